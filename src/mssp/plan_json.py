@@ -1,0 +1,140 @@
+"""Plans as JSON: everything needed to make the plan again, and the numbers that came out.
+
+The numbers are for readers; loading makes the plan anew from its settings and refuses a file whose numbers differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from mssp.settings import Recipe
+from mssp.shape import Shape
+
+if TYPE_CHECKING:
+    from mssp.planning import Plan
+
+VERSION = 1
+# Numbers are recomputed on load; another machine's pow() may differ in the last digits.
+_TOLERANCE = 1e-9
+_SETTINGS = (
+    "scheme", "optimizer", "regime", "base", "target", "lr", "eps", "weight_decay", "readout", "as_printed",
+    "grad_scale", "lr_mult", "init_mult", "init_std", "aggregation_mult", "recipe", "tuned_with",
+)  # fmt: skip
+
+
+def dumps(plan: Plan) -> str:
+    return json.dumps(document(plan), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data, in the order of the published schema."""
+    asked = settings(plan)
+    return {
+        **{name: asked[name] for name in _SETTINGS[:8]},
+        "aggregation": plan.multiplier("aggregation"),
+        "residual": plan.multiplier("residual"),
+        **{name: asked[name] for name in _SETTINGS[8:]},
+        "roles": {role: {**asdict(values), "power": _powers(plan, role)} for role, values in plan.roles.items()},
+        "warnings": list(plan.warnings),
+        "version": VERSION,
+        "hash": plan.hash,
+    }
+
+
+def settings(plan: Plan) -> dict[str, Any]:
+    """What was asked for, as plain data."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Recipe):
+            return json.loads(json.dumps(asdict(value)))
+        return value.json() if isinstance(value, Shape) else dict(value) if isinstance(value, Mapping) else value
+
+    return {name: plain(getattr(plan, name)) for name in _SETTINGS}
+
+
+def digest(plan: Plan) -> str:
+    canonical = json.dumps({**settings(plan), "version": VERSION}, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _powers(plan: Plan, role: str) -> dict[str, dict[str, str] | None]:
+    rule = plan.rule(role)
+    found = {"init_std": rule.init_std, "lr": rule.lr, "eps": rule.eps}
+    return {name: None if power is None else rule.by_shape(power).json() for name, power in found.items()}
+
+
+def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
+    """Read a plan file; ``make`` turns settings into a Plan."""
+    try:
+        data = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not a plan file: {str(error) or 'nested too deeply'}") from None
+    if not isinstance(data, dict) or not {"version", "scheme", "target"} <= data.keys():
+        raise ValueError("not a plan file: expected what `mssp plan --json` writes")
+    version = data["version"]
+    if not isinstance(version, int) or version < 1:
+        raise ValueError(f"corrupt plan file: version must be a positive whole number, got {version!r}")
+    if version > VERSION:
+        raise ValueError(f"the plan file has version {version}, this mssp reads up to {VERSION}: upgrade mssp")
+    missing = [name for name in (*_SETTINGS, "roles", "hash") if name not in data]
+    if missing:
+        raise ValueError(f"corrupt plan file: no {missing[0]!r}")
+    try:
+        plan = make(_read_settings(data))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"corrupt plan file: {error}") from None
+    if plan.hash != data["hash"]:
+        raise ValueError(f"corrupt plan file: its hash is {data['hash']!r}, its settings have {plan.hash!r}")
+    differing = _first_difference(data["roles"], document(plan)["roles"], "roles")
+    if differing:
+        raise ValueError(f"corrupt plan file: {differing} is not what its settings give")
+    return plan
+
+
+def _read_settings(data: Mapping[str, Any]) -> dict[str, Any]:
+    read = {name: data[name] for name in _SETTINGS}
+    for name in ("base", "target"):
+        read[name] = None if read[name] is None else Shape(**read[name])
+    for name in ("recipe", "tuned_with"):
+        entries = dict(read[name])
+        betas = entries.get("betas")
+        read[name] = Recipe(**{**entries, "betas": None if betas is None else tuple(betas)})
+    return read
+
+
+def _first_difference(read: Any, made: Any, path: str) -> str | None:
+    if isinstance(read, dict) and isinstance(made, dict):
+        for key in (*made, *read):
+            found = _first_difference(read.get(key), made.get(key), f"{path}.{key}")
+            if found:
+                return found
+        return None
+    if isinstance(made, float) and isinstance(read, int | float):
+        return None if math.isclose(read, made, rel_tol=_TOLERANCE) else path
+    return None if read == made else path
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number a plan can hold")
+
+
+@cache
+def _schema_text() -> str:
+    return resources.files("mssp").joinpath("schemas", "plan.json").read_text(encoding="utf-8")
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of ``plan.json()``.
+
+    >>> schema()["title"]
+    'mssp plan'
+    """
+    loaded: dict[str, Any] = json.loads(_schema_text())
+    return loaded

@@ -1,0 +1,274 @@
+"""How a number comes about: rules + base + target + what was tuned at the base -> a Plan.
+
+    value at the target = tuned value x Power(target) / Power(base)         with a base
+                          tuned value x Power(target)                       without ("base width 1")
+
+for learning rate, eps, init, aggregation and residual alike; weight decay gets the inverse factor of its learning rate.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal
+
+from mssp import plan_json, plan_text, settings
+from mssp.fans import Dims, Parameter, check_fits, own_dims, with_fans
+from mssp.power import Power
+from mssp.regime import infer, outside_theory
+from mssp.rules import BIASES, GAINS, REGIME_FREE, ROLES, Rule, check_cell, check_names, rule
+from mssp.settings import ALL, WEIGHT_ROLES, PlanWarning, Recipe
+from mssp.shape import Shape
+
+
+@dataclass(frozen=True)
+class Values:
+    """The numbers of one role or one parameter. ``eps`` is None for SGD."""
+
+    init_std: float
+    lr: float
+    lr_scale: float  # the scale ratio alone, without the user's multiplier
+    eps: float | None
+    grad_scale: float
+    weight_decay: float
+    tied: bool
+    zero: bool
+    source: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The hyperparameters of one model, per role: immutable, printable, and all that crosses module borders.
+
+    Made by :func:`mssp.plan`; see there for the fields.
+    """
+
+    target: Shape
+    base: Shape | None
+    scheme: str
+    optimizer: str
+    regime: str | None
+    lr: float
+    eps: float | None
+    weight_decay: float
+    readout: str
+    as_printed: bool
+    grad_scale: bool
+    lr_mult: Mapping[str, float]
+    init_mult: Mapping[str, float]
+    init_std: Mapping[str, float]
+    aggregation_mult: float
+    recipe: Recipe
+    tuned_with: Recipe
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+
+    # -- the numbers --------------------------------------------------------------------------------------------------
+
+    def rule(self, role: str) -> Rule:
+        """The rule of one role, with this plan's choice of readout."""
+        found = rule(role, self.scheme, self.regime, self.optimizer, self.as_printed)
+        if role == "readout" and self.readout != "scheme":
+            return replace(found, init_std=None if self.readout == "zero" else Power(N=-1))
+        return found
+
+    @cached_property
+    def roles(self) -> Mapping[str, Values]:
+        """The numbers of every role, for matrices of the model's own width."""
+        found = {}
+        for role in ROLES:
+            target = with_fans(role, self.target)
+            found[role] = self._values(self.rule(role), target, with_fans(role, self.base) if self.base else None)
+        return MappingProxyType(found)
+
+    def _values(self, rule: Rule, target: Dims, base: Dims | None) -> Values:
+        def scale(power: Power) -> float:
+            return power.value(target) if base is None else power.ratio(target, base)
+
+        lr_scale = scale(rule.lr)
+        eps_scale = 1.0 if rule.eps is None else scale(rule.eps)
+        eps = self.eps if self.grad_scale or self.eps is None else self.eps * eps_scale
+        decays = rule.role not in GAINS | BIASES
+        return Values(
+            init_std=self._init_std(rule, target, base),
+            lr=self.lr * self.lr_mult.get(rule.role, 1.0) * lr_scale,
+            lr_scale=lr_scale,
+            eps=eps,
+            grad_scale=1 / eps_scale if self.grad_scale else 1.0,
+            weight_decay=self.weight_decay / lr_scale if decays else 0.0,
+            tied=rule.tied,
+            zero=rule.zero,
+            source=rule.source,
+        )
+
+    def _init_std(self, rule: Rule, target: Dims, base: Dims | None) -> float:
+        if rule.init_std is None:
+            return 0.0
+        if rule.role in GAINS:
+            return 1.0
+        multiplier = self.init_mult.get(ALL, 1.0) * self.init_mult.get(rule.role, 1.0)
+        tuned = self.init_std.get(rule.role, self.init_std.get(ALL))
+        if tuned is not None and base is not None:
+            return tuned * multiplier * rule.init_std.ratio(target, base)
+        return (tuned or 1.0) * multiplier * rule.init_std.value(target)
+
+    def resolve(self, infos: Iterable[Parameter]) -> dict[str, Values]:
+        """The numbers of every parameter, by name: a matrix with fans of its own gets its own values.
+
+        A side whose size at the base is not given (``base_fan_in``) is taken to grow as its role's does.
+        """
+        infos = list(infos)
+        for info in infos:
+            check_fits(info, self.target)
+        found = {}
+        for info in infos:
+            target, base, usual = own_dims(info, self.target, self.base)
+            values = self._values(self.rule(info.role), target, base)
+            found[info.name] = values if usual else replace(values, source="derived")
+        return found
+
+    # -- multipliers of the forward pass ------------------------------------------------------------------------------
+
+    def multiplier(self, which: Literal["aggregation", "residual", "tied_readout"], relative: bool = False) -> float:
+        """A factor of the forward pass; ``relative`` to what the model does at the base, for models not our own.
+
+        ``tied_readout`` scales the logits of a model whose readout is its embedding.
+        """
+        power = {"aggregation": Power(K=-1), "residual": Power(L=-1), "tied_readout": Power(N=-1)}[which]
+        if self.scheme in REGIME_FREE:
+            power = Power()
+        factor = self.aggregation_mult if which == "aggregation" else 1.0
+        if relative and self.base:
+            return factor * power.ratio(self.target.dims, self.base.dims)
+        return factor * power.value(self.target.dims)
+
+    # -- a plan as a document -----------------------------------------------------------------------------------------
+
+    def extend(self, target: Shape, recipe: Recipe | None = None) -> Plan:
+        """The same tuned values carried to another target; A to B to C is A to C."""
+        return _warned(replace(self, target=target.with_inputs(self.target.inputs), recipe=recipe or self.recipe))
+
+    def json(self) -> str:
+        return plan_json.dumps(self)
+
+    @property
+    def hash(self) -> str:
+        """Names what was asked for, not the digits computed: the same on every machine."""
+        return plan_json.digest(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Read what ``json()`` wrote; a ValueError says what is wrong with anything else."""
+        return plan_json.loads(text, _from_settings)
+
+    def diff(self, other: Plan) -> plan_text.Diff:
+        """What differs from another plan; prints as a table, false when nothing does."""
+        return plan_text.diff(self, other)
+
+    def markdown(self) -> str:
+        return plan_text.markdown(self)
+
+    def __str__(self) -> str:
+        return plan_text.text(self)
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan.from_json, (self.json(),)
+
+
+def plan(
+    target: Shape,
+    base: Shape | None = None,
+    *,
+    lr: float,
+    scheme: str = "mssp",
+    optimizer: str = "adamw",
+    regime: str | None = None,
+    eps: float | None = None,
+    weight_decay: float = 0.0,
+    readout: str = "zero",
+    as_printed: bool = False,
+    grad_scale: bool = False,
+    lr_mult: Mapping[str, float] | None = None,
+    init_mult: float | Mapping[str, float] | None = None,
+    init_std: float | Mapping[str, float] | None = None,
+    aggregation_mult: float = 1.0,
+    recipe: Recipe | None = None,
+    tuned_with: Recipe | None = None,
+) -> Plan:
+    """Carry hyperparameters tuned at ``base`` to ``target``.
+
+    >>> base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
+    >>> target = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)
+    >>> carried = plan(target, base, lr=4e-3, weight_decay=0.1)
+    >>> carried.regime, carried.roles["expert_in"].lr, carried.roles["expert_in"].tied
+    ('III', 0.0005, True)
+
+    Args:
+        target, base: dimensions; without a base every Power is evaluated on the target itself.
+        lr, eps, weight_decay: as tuned at the base (eps 1e-8 unless said; weight decay is for adamw).
+        regime: I, II or III; inferred from base to target where that is possible.
+        readout: ``zero``, ``mup`` (std 1/N) or ``scheme`` (the scheme's own).
+        as_printed: the paper's table without our corrections (docs/errata.md).
+        grad_scale: keep eps and scale gradients instead, which is the same to Adam and cannot underflow.
+        lr_mult: tuned learning-rate multipliers by role.
+        init_mult: tuned init multipliers: a number, or by role with ``all`` for every weight.
+        init_std: standard deviations tuned at the base: a number, or by role with ``all``. Otherwise the constant is 1.
+        aggregation_mult: a tuned factor on the aggregation multiplier.
+        recipe, tuned_with: batch, steps, warmup and betas at the target and at the base, to be warned of changes.
+    """
+    check_names(scheme, optimizer, regime)
+    target = target.with_inputs(1)
+    base = base.with_inputs(target.inputs) if base is not None else None
+    if regime is None and scheme not in REGIME_FREE:
+        regime = infer(base, target)
+    check_cell(scheme, regime, optimizer)
+    recipe = recipe or Recipe()
+    settings.check(lr, eps, weight_decay, readout, optimizer, grad_scale, aggregation_mult, recipe)
+    return _warned(
+        Plan(
+            target=target,
+            base=base,
+            scheme=scheme,
+            optimizer=optimizer,
+            regime=regime,
+            lr=float(lr),
+            eps=None if optimizer == "sgd" else 1e-8 if eps is None else float(eps),
+            weight_decay=float(weight_decay),
+            readout=readout,
+            as_printed=as_printed,
+            grad_scale=grad_scale,
+            lr_mult=settings.by_role("lr_mult", lr_mult, ROLES),
+            init_mult=settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
+            init_std=settings.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES)),
+            aggregation_mult=float(aggregation_mult),
+            recipe=recipe,
+            tuned_with=tuned_with or recipe,
+        )
+    )
+
+
+def _warned(made: Plan) -> Plan:
+    """The plan with its warnings, which are also raised as Python warnings."""
+    found = outside_theory(made.base, made.target, made.regime) + settings.changes(made.tuned_with, made.recipe)
+    if made.rule("router").zero and made.target.active < made.target.experts:
+        found.append(
+            f"the router starts at zero and routes to {made.target.active} of {made.target.experts}: "
+            "top-K needs routing noise or a random router bias to break the ties"
+        )
+    for name in ("init_std", "init_mult"):
+        ignored = [role for role in getattr(made, name) if role != ALL and made.rule(role).zero]
+        found += [f"{name} of {role} has no effect: this plan starts it at zero" for role in ignored]
+    for message in found:
+        warnings.warn(message, PlanWarning, stacklevel=3)
+    return replace(made, warnings=tuple(found))
+
+
+def _from_settings(read: Mapping[str, Any]) -> Plan:
+    with warnings.catch_warnings():  # whoever made the plan has been warned
+        warnings.simplefilter("ignore", PlanWarning)
+        return plan(**read)

@@ -1,0 +1,292 @@
+"""The prescription: the paper's tables, written in Powers and nothing else.
+
+"The paper" is *How to Scale Mixture-of-Experts: From muP to the Maximally Scale-Stable Parameterization* (2026).
+``TABLE_1`` transcribes its Table 1 as printed. ``DERIVED`` adds the roles Table 1 leaves out. Where the printed value
+contradicts the paper's own desiderata, ``rule`` corrects it (``docs/errata.md`` has the evidence) unless it is asked
+for the table ``as_printed``. Change a cell here and every plan, command, document and check follows.
+
+The columns are the regimes: I grows N, N_e; II grows N, M, K; III grows N, N_e, M, K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from mssp.power import Power
+
+ROLES = (
+    "embedding", "norm", "qk_norm", "hidden", "bias", "router", "router_bias", "expert_in", "expert_in_bias",
+    "expert_out", "expert_out_bias", "shared_gate", "final_norm", "readout",
+)  # fmt: skip
+GAINS = frozenset({"norm", "qk_norm", "final_norm"})
+BIASES = frozenset({"bias", "router_bias", "expert_in_bias", "expert_out_bias"})
+OUTSIDE_BLOCKS = frozenset({"embedding", "final_norm", "readout"})
+REGIMES = ("I", "II", "III")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+SCHEMES = ("mssp", "mup", "mup-heuristic", "sp", "ntp", "jiang")
+# These two scale nothing by the regime: one recipe, no aggregation factor, no residual multiplier.
+REGIME_FREE = frozenset({"sp", "ntp"})
+
+Source = Literal["table", "erratum", "derived"]
+
+one = Power()
+half = Fraction(1, 2)
+N, N_e, M, L, D = Power(N=1), Power(N_e=1), Power(M=1), Power(L=1), Power(D=1)
+fan_in, fan_out = Power(fan_in=1), Power(fan_out=1)
+
+
+@dataclass(frozen=True)
+class Init:
+    """An initial standard deviation; ``std`` None means zeros, ``tied`` one draw shared by all experts."""
+
+    std: Power | None
+    tied: bool = False
+
+
+@dataclass(frozen=True)
+class Differ:
+    """A cell the paper prints as "muP | MSSP"."""
+
+    mup: Init
+    mssp: Init
+
+
+ZERO = Init(None)
+Three = tuple[Power, Power, Power]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one role; each row holds its cells for Regimes I, II and III."""
+
+    init: tuple[Init | Differ, Init | Differ, Init | Differ]
+    sgd: Three
+    adam: Three
+    eps: Three
+
+
+def std(power: Power) -> Init:
+    return Init(power)
+
+
+def tied(power: Power) -> Init:
+    return Init(power, tied=True)
+
+
+def same(power: Power) -> Three:
+    return (power, power, power)
+
+
+def same_init(init: Init | Differ) -> tuple[Init | Differ, Init | Differ, Init | Differ]:
+    return (init, init, init)
+
+
+TABLE_1: dict[str, Rows] = {
+    "embedding": Rows(
+        init=same_init(std(fan_in**-half)),
+        sgd=same(N),
+        adam=same(1 / fan_in),
+        eps=same(1 / N),
+    ),
+    "norm": Rows(
+        init=same_init(std(one)),
+        sgd=same(N),
+        adam=same(one),
+        eps=same(1 / (N * L)),
+    ),
+    # Printed for N x N matrices; fan_in and fan_out say the same for the others (attention with fewer key heads, FFN).
+    "hidden": Rows(
+        init=same_init(std(fan_in**-half)),
+        sgd=same(fan_out / fan_in),
+        adam=same(1 / fan_in),
+        eps=same(1 / (N * L)),
+    ),
+    "bias": Rows(
+        init=same_init(ZERO),
+        sgd=same(one),
+        adam=same(one),
+        eps=same(1 / (N * L)),
+    ),
+    "router": Rows(
+        init=(Differ(mup=std(1 / N), mssp=ZERO), std(N**-half), std(N**-half)),
+        sgd=(1 / N, M / N, one),
+        adam=(1 / N, 1 / N, 1 / N),
+        eps=(1 / L, 1 / (M * L), 1 / (M * L)),
+    ),
+    "expert_in": Rows(
+        init=(std(N**-half), std(N**-half), Differ(mup=std(N**-half), mssp=tied(N**-half))),
+        sgd=(one, M / N, M),
+        adam=(1 / N, 1 / N, 1 / N),
+        eps=(1 / (N * L), 1 / (M * L), 1 / (M * N * L)),
+    ),
+    "expert_out": Rows(
+        init=(
+            std(N_e**-half),
+            Differ(mup=std(N_e**-half), mssp=std(M**half * N_e**-half)),
+            Differ(mup=std(N_e**-half), mssp=tied(N_e**-half)),
+        ),
+        sgd=(one, M * N, M),
+        adam=(1 / N_e, 1 / N_e, 1 / N_e),
+        eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L)),
+    ),
+    "final_norm": Rows(
+        init=same_init(std(one)),
+        sgd=same(N),
+        adam=same(one),
+        eps=same(1 / N),
+    ),
+    "readout": Rows(
+        init=same_init(std(1 / N)),
+        sgd=same(1 / N),
+        adam=same(1 / N),
+        eps=same(one),
+    ),
+}
+
+# What Table 1 leaves out, from the gradient scale of each parameter: Adam's eps is that scale, SGD's lr its inverse.
+DERIVED: dict[str, Rows] = {
+    # A gain of size d_head is shared by all N / d_head heads: its gradient is a mean over width, of order 1.
+    "qk_norm": Rows(init=same_init(std(one)), sgd=same(one), adam=same(one), eps=same(1 / L)),
+    "router_bias": Rows(
+        init=same_init(ZERO),
+        sgd=(one, M, M),
+        adam=same(one),
+        eps=(1 / L, 1 / (M * L), 1 / (M * L)),
+    ),
+    "expert_in_bias": Rows(
+        init=same_init(ZERO),
+        sgd=(N, M, M * N),
+        adam=same(one),
+        eps=(1 / (N * L), 1 / (M * L), 1 / (M * N * L)),
+    ),
+    "expert_out_bias": Rows(
+        init=same_init(ZERO),
+        sgd=(N, M * N, M * N),
+        adam=same(one),
+        eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L)),
+    ),
+    # N -> 1, one per layer: what the router is in Regime I.
+    "shared_gate": Rows(
+        init=same_init(Differ(mup=std(1 / N), mssp=ZERO)),
+        sgd=same(1 / N),
+        adam=same(1 / N),
+        eps=same(1 / L),
+    ),
+}
+
+# The input side of each role's matrix, where a rule speaks of fan_in; gains and biases have none.
+FAN_IN: dict[str, Power] = {
+    "embedding": D, "hidden": N, "router": N, "expert_in": N, "expert_out": N_e, "shared_gate": N, "readout": N,
+}  # fmt: skip
+FAN_OUT: dict[str, Power] = {
+    "embedding": N, "hidden": N, "router": M, "expert_in": N_e, "expert_out": N,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What one role gets. ``init_std`` None means zeros (gains: the value they start from); ``eps`` None means SGD."""
+
+    role: str
+    init_std: Power | None
+    lr: Power
+    eps: Power | None
+    tied: bool
+    source: Source
+
+    @property
+    def zero(self) -> bool:
+        return self.init_std is None
+
+    def by_shape(self, power: Power) -> Power:
+        """A Power of this rule with ``fan_in`` and ``fan_out`` written in the model's symbols."""
+        return power.substitute({"fan_in": FAN_IN.get(self.role, one), "fan_out": FAN_OUT.get(self.role, one)})
+
+
+def rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed: bool = False) -> Rule:
+    """The rule for one role.
+
+    >>> rule("expert_out", "mssp", "II", "adam").init_std
+    Power('M¹ᐟ²N_e⁻¹ᐟ²')
+    """
+    if role not in ROLES:
+        raise ValueError(f"unknown role {role!r}: use one of {', '.join(ROLES)}")
+    check_names(scheme, optimizer, regime)
+    check_cell(scheme, regime, optimizer)
+    sgd = optimizer == "sgd"
+    if scheme in REGIME_FREE:
+        found = _regime_free(role, scheme, sgd)
+    else:
+        assert regime is not None
+        heuristic = scheme == "mup-heuristic"
+        found = _heuristic(role, regime, sgd) if heuristic else _tabulated(role, scheme, regime, sgd)
+        found = found if as_printed or not sgd else _corrected(found)
+    init_std = one if role in GAINS else None if role in BIASES else found.init_std
+    return replace(found, init_std=init_std, eps=None if sgd else found.eps)
+
+
+def check_names(scheme: str, optimizer: str, regime: str | None) -> None:
+    """Refuse what is not one of ours."""
+    if scheme not in SCHEMES:
+        raise ValueError(f"unknown scheme {scheme!r}: use one of {', '.join(SCHEMES)}")
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"no rules for optimizer {optimizer!r}: the paper covers {', '.join(OPTIMIZERS)}")
+    if regime not in (*REGIMES, None):
+        raise ValueError(f"unknown regime {regime!r}: use one of {', '.join(REGIMES)}")
+
+
+def check_cell(scheme: str, regime: str | None, optimizer: str) -> None:
+    """Refuse the combinations that neither the paper nor the derived rules cover."""
+    if regime is None and scheme not in REGIME_FREE:
+        raise ValueError(f"scheme {scheme!r} needs a regime: use one of {', '.join(REGIMES)}")
+    if scheme == "ntp" and optimizer != "sgd":
+        raise ValueError(f"scheme 'ntp' is defined for sgd only, not {optimizer}")
+    if scheme == "jiang" and (regime != "III" or optimizer == "sgd"):
+        raise ValueError(f"scheme 'jiang' is defined for adam and adamw in regime III, not {optimizer} in {regime}")
+
+
+def _tabulated(role: str, scheme: str, regime: str, sgd: bool) -> Rule:
+    """A cell of TABLE_1 or DERIVED."""
+    rows = TABLE_1.get(role) or DERIVED[role]
+    column = REGIMES.index(regime)
+    cell = rows.init[column]
+    init = cell if isinstance(cell, Init) else cell.mssp if scheme == "mssp" else cell.mup
+    lr, eps = (rows.sgd if sgd else rows.adam)[column], rows.eps[column]
+    if scheme == "jiang":
+        # Jiang et al. 2026 is muP with a smaller router and one global eps (the paper's related work).
+        init, eps = (std(1 / N) if role == "router" else init), one
+    return Rule(role, init.std, lr, eps, init.tied, "table" if role in TABLE_1 else "derived")
+
+
+def _corrected(printed: Rule) -> Rule:
+    """The two errata of the SGD rows.
+
+    Under the 1/L residual multiplier gradients inside a block are of order 1/L (the eps rows say so), so SGD needs
+    lr x L there. A hidden bias has a gradient of order 1/N like the gain beside it, so its lr is N.
+    """
+    if printed.role in OUTSIDE_BLOCKS:
+        return printed
+    lr = L * (N if printed.role == "bias" else printed.lr)
+    return replace(printed, lr=lr, source="derived" if printed.source == "derived" else "erratum")
+
+
+def _heuristic(role: str, regime: str, sgd: bool) -> Rule:
+    """muP by shape alone (the paper's table of the muP heuristic): by which sides of a matrix grow."""
+    output_like = {"readout", "shared_gate", {"I": "router", "II": "expert_in", "III": ""}[regime]}
+    input_like = {"embedding", "expert_out" if regime == "II" else ""} | GAINS | BIASES
+    if role in output_like:
+        init, lr_sgd, lr_adam, eps = 1 / N, 1 / N, 1 / N, one
+    elif role in input_like:
+        init, lr_sgd, lr_adam, eps = fan_in**-half, N, one if role in GAINS | BIASES else 1 / fan_in, 1 / N
+    else:
+        init, lr_sgd, lr_adam, eps = fan_in**-half, one, 1 / fan_in, 1 / N
+    eps = eps if role in OUTSIDE_BLOCKS else eps / L
+    return Rule(role, init, lr_sgd if sgd else lr_adam, eps, False, "derived" if role in DERIVED else "table")
+
+
+def _regime_free(role: str, scheme: str, sgd: bool) -> Rule:
+    """Standard and neural-tangent parameterization (the paper's table of abc-parameterizations)."""
+    lr = one if scheme == "sp" or role in GAINS | BIASES else 1 / fan_in
+    return Rule(role, fan_in**-half, lr, one, False, "derived" if role in DERIVED else "table")

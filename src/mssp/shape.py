@@ -1,0 +1,101 @@
+"""The dimensions of a Mixture-of-Experts model, and the one place where the paper's symbols meet our names.
+
+=======  ================  ==============  ====================================================
+symbol   name              flag            meaning
+=======  ================  ==============  ====================================================
+N        ``width``         --width         residual stream
+N_e      ``expert_width``  --expert-width  hidden units of one expert
+M        ``experts``       --experts       routed experts of one layer
+K        ``active``        --active        experts that see a token
+L        ``depth``         --depth         residual blocks
+D        ``inputs``        --inputs        size of a dense input (d_in in the paper); 1 for token lookups
+=======  ================  ==============  ====================================================
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, SupportsIndex
+
+SYMBOLS = {"N": "width", "N_e": "expert_width", "M": "experts", "K": "active", "L": "depth", "D": "inputs"}
+# The two sides of the matrix at hand, for rules that follow a matrix rather than the model.
+FANS = ("fan_in", "fan_out")
+
+# Hugging Face's names for each dimension, the more specific first.
+_CONFIG_KEYS = {
+    "width": ("hidden_size",),
+    "expert_width": ("moe_intermediate_size", "intermediate_size"),
+    "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+    "active": ("num_experts_per_tok", "num_experts_per_token", "top_k"),
+    "depth": ("num_hidden_layers",),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The dimensions a parameterization depends on.
+
+    >>> Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
+    Shape(N=256, N_e=128, M=8, K=4, L=8, D=1)
+
+    ``inputs`` may be left out: it is then 1, or, in a base, what the target has.
+    """
+
+    width: int
+    expert_width: int
+    experts: int
+    active: int
+    depth: int
+    inputs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, given in asdict(self).items():
+            if name == "inputs" and given is None:
+                continue
+            object.__setattr__(self, name, _positive_int(name, given))
+        if self.active > self.experts:
+            raise ValueError(f"active must be at most experts: a token cannot use {self.active} of {self.experts}")
+
+    @property
+    def dims(self) -> Mapping[str, float]:
+        """Symbol to size, for evaluating Powers."""
+        return {symbol: float(getattr(self, name) or 1) for symbol, name in SYMBOLS.items()}
+
+    def with_inputs(self, inputs: int | None) -> Shape:
+        """This shape, with ``inputs`` filled in where it was left out."""
+        return self if self.inputs is not None else replace(self, inputs=inputs or 1)
+
+    def json(self) -> dict[str, int | None]:
+        return asdict(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Shape:
+        """Read a Hugging Face MoE configuration: a mapping, or anything with ``to_dict()``.
+
+        >>> Shape.from_config({"hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8,
+        ...                    "num_experts_per_tok": 2, "num_hidden_layers": 4})
+        Shape(N=64, N_e=32, M=8, K=2, L=4, D=1)
+        """
+        entries: Mapping[str, Any] = config.to_dict() if hasattr(config, "to_dict") else config
+        sizes = {}
+        for name, keys in _CONFIG_KEYS.items():
+            found = [key for key in keys if entries.get(key) is not None]
+            if not found:
+                raise ValueError(f"the model config has no {name}: expected {' or '.join(keys)}")
+            sizes[name] = entries[found[0]]
+        return cls(**sizes)
+
+    def __repr__(self) -> str:
+        return f"Shape({', '.join(f'{symbol}={size:.0f}' for symbol, size in self.dims.items())})"
+
+
+def _positive_int(name: str, given: SupportsIndex) -> int:
+    try:
+        size = operator.index(given)
+    except TypeError:
+        size = 0
+    if size <= 0 or isinstance(given, bool):
+        raise ValueError(f"{name} must be a positive whole number, got {given!r}")
+    return size
