@@ -1,0 +1,220 @@
+"""A plan on a model: initial weights, parameter groups, and the checks that both arrived.
+
+Everything is worked out before anything is written: a call that fails has touched nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from statistics import median
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+
+from mssp.describe import Claims, ParamInfo, describe, trainable
+from mssp.initial import fill
+from mssp.settings import PlanWarning
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
+
+    from mssp.planning import Plan, Values
+
+# Gates whose weights sum to one over the experts: with equal experts the router's gradient cancels.
+_SUMMING_GATES = ("softmax", "renormalised")
+_GATES = ("sigmoid", *_SUMMING_GATES)
+_OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+# Two learning rates that a schedule scaled alike differ by rounding only.
+_RATIO_TOLERANCE = 1e-6
+_gradient_scalers: WeakSet[Optimizer] = WeakSet()
+
+
+def initialize(
+    model: nn.Module,
+    plan: Plan,
+    claims: Claims | None = None,
+    *,
+    seed: int = 0,
+    gate: str | None = None,
+    random_routing: bool = False,
+) -> None:
+    """Give every trainable parameter its initial value, in place.
+
+    The values depend on the seed and the parameter's name alone: not on order, device, wrapping or sharding.
+
+    Args:
+        claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
+        gate: ``sigmoid``, ``softmax`` or ``renormalised``, to be warned where it does not go with tied experts.
+        random_routing: the model adds routing noise or a random router bias, which zero routers with top-K need.
+    """
+    described = _described(model, plan, claims)
+    _check_routing(plan, [info for info, _, _ in described], gate, random_routing)
+    for info, parameter, _ in described:
+        if parameter.is_meta:
+            raise ValueError(f"{info.name} is on the meta device: call model.to_empty(device=...) first")
+        if not parameter.is_floating_point():
+            raise ValueError(f"{info.name} has dtype {parameter.dtype}: initial weights are floating-point numbers")
+    with torch.no_grad():
+        for info, parameter, values in described:
+            fill(parameter, info, values, seed)
+
+
+def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> list[dict[str, Any]]:
+    """Parameter groups for ``torch.optim``: ``torch.optim.AdamW(mssp.param_groups(model, plan))``.
+
+    Parameters with equal values share a group. ``lr`` starts at ``initial_lr``; a loop that sets learning rates itself
+    multiplies ``initial_lr`` by its schedule's factor. ``lr_scale`` is the scale ratio, ``lr_mult`` the tuned multiplier.
+    """
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for info, parameter, values in _described(model, plan, claims):
+        key = (info.role, *(_rounded(x) for x in (values.lr, values.eps, values.weight_decay, values.grad_scale)))
+        if key not in groups:
+            groups[key] = {"params": [], **_group_settings(plan, info.role, values), "fans": (info.fan_in, info.fan_out)}
+        groups[key]["params"].append(parameter)
+    _name_apart(list(groups.values()))
+    return list(groups.values())
+
+
+def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | None = None) -> None:
+    """Raise unless the optimizer holds every trainable parameter once, with the plan's values.
+
+    Call it after building or reloading. Learning rates may be anywhere on a schedule (see :func:`check_schedule`).
+    """
+    expected_class = _OPTIMIZERS[plan.optimizer]
+    # AdamW is a subclass of Adam, so the class itself is compared; optimizers from elsewhere pass by their values.
+    if type(optimizer).__module__.startswith("torch.optim") and type(optimizer) is not expected_class:
+        raise ValueError(f"the plan is for {expected_class.__name__}, the optimizer is {type(optimizer).__name__}")
+    described = _described(model, plan, claims)
+    names = {id(parameter): info.name for info, parameter, _ in described}
+    held: dict[int, dict[str, Any]] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if id(parameter) not in names:
+                raise ValueError(f"group {index} holds a parameter {tuple(parameter.shape)} that the model does not train")
+            if id(parameter) in held:
+                raise ValueError(f"{names[id(parameter)]} is in two groups")
+            held[id(parameter)] = group
+    for info, parameter, values in described:
+        if id(parameter) not in held:
+            raise ValueError(f"{info.name} is in no group of the optimizer")
+        group = held[id(parameter)]
+        wanted = {**_group_settings(plan, info.role, values)}
+        del wanted["name"], wanted["lr"]
+        for key, number in wanted.items():
+            if not _equal(group.get(key), number):
+                raise ValueError(f"{info.name} ({info.role}) has {key} {group.get(key)}, the plan says {number}")
+    if plan.grad_scale and optimizer not in _gradient_scalers:
+        raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
+    check_schedule(optimizer, plan)
+
+
+def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
+    """The factor by which a schedule currently scales all learning rates; raises unless it is the same for all groups."""
+    factors = {}
+    for index, group in enumerate(optimizer.param_groups):
+        if "name" not in group or "lr_scale" not in group:
+            raise ValueError(f"group {index} has no name and lr_scale: it was not made by mssp.param_groups")
+        planned = plan.lr * plan.lr_mult.get(group["name"].split()[0], 1.0) * group["lr_scale"]
+        factors[group["name"]] = float(group["lr"]) / planned
+    usual = median(factors.values())
+    for group in optimizer.param_groups:
+        factor = factors[group["name"]]
+        if not math.isclose(factor, usual, rel_tol=_RATIO_TOLERANCE):
+            raise ValueError(
+                f"learning rates left the plan's ratios: group '{group['name']}' has lr {float(group['lr']):.4g}, "
+                f"{factor:.4g} of its planned value, where most have {usual:.4g}; "
+                "a schedule must scale each group's initial_lr by one factor"
+            )
+    return usual
+
+
+def scale_gradients(optimizer: Optimizer) -> RemovableHandle:
+    """Scale each group's gradients by its ``grad_scale`` right before every step, for plans made with ``grad_scale``.
+
+    To Adam this is the same as scaling eps, without numbers that underflow. Clip gradients before the step, as usual.
+    After a step ``.grad`` holds scaled gradients until it is zeroed.
+    """
+    for index, group in enumerate(optimizer.param_groups):
+        if "grad_scale" not in group:
+            raise ValueError(f"group {index} has no grad_scale: it was not made by mssp.param_groups")
+    _gradient_scalers.add(optimizer)
+    return optimizer.register_step_pre_hook(_scale_before_step)
+
+
+def _scale_before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    for group in optimizer.param_groups:
+        gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
+        if gradients and group["grad_scale"] != 1.0:
+            torch._foreach_mul_(gradients, group["grad_scale"])
+
+
+def _described(model: nn.Module, plan: Plan, claims: Claims | None) -> list[tuple[ParamInfo, Tensor, Values]]:
+    parameters = {name: parameter for names, parameter in trainable(model) for name in names}
+    infos = describe(model, claims)
+    values = plan.resolve(infos)
+    return [(info, parameters[info.name], values[info.name]) for info in infos]
+
+
+def _check_routing(plan: Plan, infos: list[ParamInfo], gate: str | None, random_routing: bool) -> None:
+    if gate not in (*_GATES, None):
+        raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(_GATES)}")
+    routers = [info for info in infos if info.role == "router"]
+    target = plan.target
+    if routers and plan.roles["router"].zero and target.active < target.experts and not random_routing:
+        raise ValueError(
+            f"router '{routers[0].name}' would start at zero and route to {target.active} of {target.experts}, which "
+            "ties every expert: add routing noise or a random router bias and pass random_routing=True, or plan "
+            "with scheme 'mup'"
+        )
+    if routers and plan.roles["expert_in"].tied and gate in _SUMMING_GATES:
+        _warn(f"experts start equal, and a {gate} gate gives the router no gradient until they differ: use a sigmoid gate")
+    for info in infos:
+        if info.tied_readout:
+            factor = plan.multiplier("tied_readout", relative=True)
+            _warn(f"{info.name} is embedding and readout in one: it follows the embedding; multiply logits by {factor:.4g}")
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, PlanWarning, stacklevel=4)
+
+
+def _group_settings(plan: Plan, role: str, values: Values) -> dict[str, Any]:
+    settings = {
+        "lr": values.lr,
+        "initial_lr": values.lr,
+        "lr_scale": values.lr_scale,
+        "lr_mult": plan.lr_mult.get(role, 1.0),
+        "eps": values.eps,
+        "grad_scale": values.grad_scale,
+        "weight_decay": values.weight_decay,
+        "name": role,
+    }
+    return settings if plan.recipe.betas is None else {**settings, "betas": plan.recipe.betas}
+
+
+def _name_apart(groups: list[dict[str, Any]]) -> None:
+    """Names that tell groups apart: the role, with the fans where one role has several groups."""
+    for group in groups:
+        fans = group.pop("fans")
+        if sum(other["name"].split()[0] == group["name"] for other in groups) > 1:
+            group["name"] += f" {fans[0]}->{fans[1]}"
+
+
+def _rounded(number: float | None) -> str:
+    return f"{number:.12g}" if number is not None else ""
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    if wanted is None or found is None:
+        return found is wanted
+    pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
+    return all(math.isclose(float(a), float(b), rel_tol=1e-9) for a, b in pairs)

@@ -1,0 +1,79 @@
+"""The command line: one dataclass per command, one line per mistake.
+
+A command is a dataclass whose fields are its flags and whose ``run`` returns the exit code: 0 for success, 1 for a
+failed verdict, 2 for input that makes no sense.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Union
+
+import tyro
+
+from mssp import __version__
+from mssp.cli.demo import DemoCommand
+from mssp.cli.explain import ExplainCommand
+from mssp.cli.plan import PlanCommand
+
+_COMMANDS = {
+    "plan": (PlanCommand, "carry tuned hyperparameters from a small model to a large one"),
+    "explain": (ExplainCommand, "one rule: what it is, why, and where the paper says it"),
+    "demo": (DemoCommand, "plan a model, train it at three sizes, see the hyperparameters carry over"),
+}
+_CONFIG = (tyro.conf.FlagCreatePairsOff,)
+_DESCRIPTION = "Scale Mixture-of-Experts models without re-tuning them."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        return int(_parse(sys.argv[1:] if arguments is None else arguments).run())
+    except BrokenPipeError:  # the reader has seen enough
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+    except OSError as error:
+        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except ValueError as error:
+        return _complain(str(error))
+
+
+def _complain(message: str) -> int:
+    print(f"mssp: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _parse(arguments: Sequence[str]) -> Any:
+    """Flags to a command; tyro's framed messages become a ValueError of one line."""
+    if arguments and arguments[0] == "--version":
+        print(f"mssp {__version__}")
+        raise SystemExit(0)
+    if not arguments or (arguments[0] not in _COMMANDS and not arguments[0].startswith("-")):
+        given = f"unknown command {arguments[0]!r}" if arguments else "no command given"
+        raise ValueError(f"{given}: use one of {', '.join(_COMMANDS)} (mssp --help)")
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            if arguments[0] in _COMMANDS:
+                command, _ = _COMMANDS[arguments[0]]
+                return tyro.cli(command, prog=f"mssp {arguments[0]}", args=arguments[1:], config=_CONFIG)
+            listed = [Annotated[c, tyro.conf.subcommand(name, description=d)] for name, (c, d) in _COMMANDS.items()]
+            return tyro.cli(Union[tuple(listed)], prog="mssp", description=_DESCRIPTION, args=arguments)
+    except SystemExit as exit_:
+        if not exit_.code:
+            raise
+        raise ValueError(_condensed(complaint.getvalue())) from None
+
+
+def _condensed(framed: str) -> str:
+    """The sentence inside one of tyro's boxes, with its suggestion if there is one."""
+    lines = [re.sub(r"^[│╭╰]─? ?|[ ─]*[│╮╯]$", "", line).strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", framed).splitlines()]
+    body = lines[1:] if lines else []
+    end = next((i for i, line in enumerate(body) if not line or set(line) == {"─"}), len(body))
+    sentence = " ".join(body[:end]).rstrip(".").removeprefix("Error parsing ")
+    rest = " ".join(body[end:])
+    suggestion = re.search(r"Perhaps you meant:[ ─]*(--[\w.-]+)", rest)
+    return sentence + (f"; perhaps you meant {suggestion[1]}" if suggestion else "")

@@ -1,0 +1,125 @@
+"""``mssp demo``: a plan, on a real model, end to end."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import TYPE_CHECKING
+
+from mssp import plan_text
+from mssp.cli import show
+from mssp.planning import Plan, plan
+from mssp.shape import Shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_INPUTS, _CLASSES, _BATCH = 32, 64, 128
+_BASE_WIDTH, _SEEDS = 64, 3
+
+
+@dataclass
+class DemoCommand:
+    """Plan a Mixture-of-Experts model at three sizes, train it, and see the hyperparameters carry over."""
+
+    steps: int = 100
+    """training steps per run"""
+    lr: float = 0.01
+    """learning rate at the smallest size"""
+
+    def run(self) -> int:
+        if self.steps < 1:
+            raise ValueError(f"--steps must be a positive whole number, got {self.steps}")
+        largest = self._plan("mssp", 4)
+        rows = list(plan_text.rows(largest))
+        show.table("The plan: " + plan_text.title(largest), plan_text.facts(largest), plan_text.columns(largest), rows)
+        print(
+            f"\nThe same hyperparameters at three sizes: final loss of {self.steps} steps, {_SEEDS} seeds, mean ± "
+            "standard error\n"
+        )
+        body = []
+        for factor in (1, 2, 4):
+            row = [f"N = {_BASE_WIDTH * factor}, M = {_shape(factor).experts}"]
+            for scheme in ("mssp", "sp"):
+                _progress(f"training {row[0]} under {scheme}")
+                row.append(_summary([_train(self._plan(scheme, factor), self.steps, seed) for seed in range(_SEEDS)]))
+            body.append(row)
+        _progress("")
+        show.table("", [], ["size", "carried by mssp", "one lr for everything"], body)
+        print("\nTry next:  mssp explain expert_out --regime II   |   mssp plan --help")
+        return 0
+
+    def _plan(self, scheme: str, factor: int) -> Plan:
+        # SP has no aggregation factor of its own: it keeps that of the base.
+        base = _shape(1)
+        mult = 1.0 if scheme == "mssp" else 1 / base.active
+        return plan(_shape(factor), base, scheme=scheme, optimizer="adam", regime="II", lr=self.lr, aggregation_mult=mult)
+
+
+def _shape(factor: int) -> Shape:
+    experts = 4 * factor
+    return Shape(
+        width=_BASE_WIDTH * factor, expert_width=16, experts=experts, active=experts, depth=1, inputs=_INPUTS
+    )
+
+
+def _train(planned: Plan, steps: int, seed: int) -> float:
+    """Mean loss of the last tenth of training the paper's MLP MoE, built here from plain torch."""
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    import mssp
+
+    shape, aggregation = planned.target, planned.multiplier("aggregation")
+
+    class MoE(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Linear(_INPUTS, shape.width, bias=False)
+            self.router = nn.Linear(shape.width, shape.experts, bias=False)
+            self.w_in = nn.Parameter(torch.empty(shape.experts, shape.expert_width, shape.width))
+            self.w_out = nn.Parameter(torch.empty(shape.experts, shape.width, shape.expert_width))
+            self.readout = nn.Linear(shape.width, _CLASSES, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = F.gelu(self.embed(x))
+            hidden = F.gelu(torch.einsum("bn,efn->bef", h, self.w_in)) * self.router(h).sigmoid().unsqueeze(-1)
+            logits: Tensor = self.readout(aggregation * torch.einsum("bef,enf->bn", hidden, self.w_out))
+            return logits
+
+    claims: dict[str, mssp.ParamInfo | str] = {
+        "embed.weight": mssp.ParamInfo("embedding", layout="out in"),
+        "router.weight": mssp.ParamInfo("router", layout="out in"),
+        "w_in": mssp.ParamInfo("expert_in", layout="out in", expert_axis=0),
+        "w_out": mssp.ParamInfo("expert_out", layout="out in", expert_axis=0),
+        "readout.weight": mssp.ParamInfo("readout", layout="out in"),
+    }
+    model = MoE()
+    mssp.initialize(model, planned, claims, seed=seed)
+    optimizer = torch.optim.Adam(mssp.param_groups(model, planned, claims))
+    mssp.verify(model, optimizer, planned, claims)
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(_CLASSES, _INPUTS, generator=torch.Generator().manual_seed(0))
+    losses = []
+    for _ in range(steps):
+        labels = torch.randint(_CLASSES, (_BATCH,), generator=generator)
+        inputs = centres[labels] + torch.randn(_BATCH, _INPUTS, generator=generator)
+        loss = F.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.item())
+    last = losses[-max(1, steps // 10) :]
+    return sum(last) / len(last)
+
+
+def _summary(losses: list[float]) -> str:
+    return f"{mean(losses):.3f} ± {stdev(losses) / len(losses) ** 0.5:.3f}"
+
+
+def _progress(doing: str) -> None:
+    """One line that overwrites itself, on terminals only."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{doing}", end="", file=sys.stderr, flush=True)

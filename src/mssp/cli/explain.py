@@ -1,0 +1,33 @@
+"""``mssp explain``: one rule, why it is so, and where the paper says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from mssp.explain import explain
+
+
+@dataclass
+class ExplainCommand:
+    """Explain the rule of one role: what it is, why, and where in the paper."""
+
+    role: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ROLE")]
+    """such as router, expert_in, expert_out, hidden, readout"""
+    regime: Annotated[str | None, tyro.conf.arg(metavar="I|II|III", help_behavior_hint="")] = None
+    """one regime only"""
+    scheme: str = "mssp"
+    """mssp, mup, mup-heuristic, sp, ntp or jiang"""
+    json: bool = False
+    """print JSON"""
+    markdown: bool = False
+    """print Markdown"""
+
+    def run(self) -> int:
+        if self.json and self.markdown:
+            raise ValueError("--json and --markdown exclude each other")
+        found = explain(self.role, self.regime, self.scheme)
+        print(found.json() if self.json else found.markdown() if self.markdown else found)
+        return 0

@@ -1,0 +1,60 @@
+"""Kinds of flags: numbers that say what would be right, and settings by role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import tyro
+from tyro.constructors import PrimitiveConstructorSpec
+
+
+def _optional(metavar: str, read: Callable[[str], Any], what: str) -> PrimitiveConstructorSpec[Any]:
+    def parse(words: list[str]) -> Any:
+        try:
+            return read(words[0])
+        except ValueError:
+            raise ValueError(f"must be {what}, got {words[0]!r}") from None
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=parse,
+        is_instance=lambda value: value is None or isinstance(value, int | float),
+        str_from_instance=lambda value: ["" if value is None else str(value)],
+    )
+
+
+def _two_numbers(words: list[str]) -> tuple[float, float]:
+    try:
+        first, second = (float(word) for word in words)
+    except ValueError:
+        raise ValueError(f"must be two numbers, got {' '.join(words)!r}") from None
+    return first, second
+
+
+_BETAS: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
+    nargs=2,
+    metavar="B1 B2",
+    instance_from_str=_two_numbers,
+    is_instance=lambda value: value is None or isinstance(value, tuple),
+    str_from_instance=lambda value: [str(number) for number in value or ("", "")],
+)
+_QUIET = tyro.conf.arg(help_behavior_hint="")
+Size = Annotated[int | None, _optional("INT", int, "a positive whole number"), _QUIET]
+Number = Annotated[float | None, _optional("NUMBER", float, "a number"), _QUIET]
+Betas = Annotated[tuple[float, float] | None, _BETAS, _QUIET]
+Path = Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
+ByRole = Annotated[tuple[str, ...], tyro.conf.arg(metavar="X|ROLE=X", help_behavior_hint="")]
+
+
+def by_role(flag: str, words: Sequence[str], everywhere: str) -> dict[str, float]:
+    """``0.02 router=0.1`` as a mapping; a bare number goes under ``everywhere``."""
+    found: dict[str, float] = {}
+    for word in words:
+        role, equals, text = word.rpartition("=")
+        try:
+            found[role if equals else everywhere] = float(text)
+        except ValueError:
+            raise ValueError(f"{flag} takes a number or ROLE=NUMBER, got {word!r}") from None
+    return found

@@ -1,0 +1,185 @@
+"""``mssp plan``: carry tuned hyperparameters from a base to a target."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from dataclasses import asdict, dataclass, field
+from pathlib import Path as FilePath
+from typing import Annotated, Any
+
+import tyro
+
+from mssp import plan_text
+from mssp.cli import flags, show
+from mssp.planning import Plan, plan
+from mssp.settings import ALL, PlanWarning, Recipe
+from mssp.shape import Shape
+
+_MISSING = "is missing: all of width, expert-width, experts, active and depth are needed"
+
+
+@dataclass
+class Sizes:
+    width: flags.Size = None
+    """N, the residual stream"""
+    expert_width: flags.Size = None
+    """N_e, the hidden units of one expert"""
+    experts: flags.Size = None
+    """M, the routed experts of a layer"""
+    active: flags.Size = None
+    """K, the experts that see a token"""
+    depth: flags.Size = None
+    """L, the residual blocks"""
+    inputs: flags.Size = None
+    """D, the size of a dense input; leave out for token lookups"""
+
+
+@dataclass
+class RecipeFlags:
+    betas: flags.Betas = None
+    """Adam's betas"""
+    batch: flags.Size = None
+    """batch size"""
+    steps: flags.Size = None
+    """training steps"""
+    warmup: flags.Size = None
+    """warmup steps"""
+
+
+@dataclass
+class PlanCommand:
+    """Carry hyperparameters tuned on a small model (base) to a large one (target).
+
+    Without a base the rules are evaluated on the target itself, as in the paper's MLP experiments.
+    """
+
+    lr: flags.Number = None
+    """learning rate tuned at the base (required)"""
+    scheme: str = "mssp"
+    """mssp, mup, mup-heuristic, sp, ntp or jiang"""
+    optimizer: str = "adamw"
+    """sgd, adam or adamw"""
+    regime: Annotated[str | None, tyro.conf.arg(metavar="I|II|III", help_behavior_hint="")] = None
+    """what grows; inferred from base to target where possible"""
+    eps: flags.Number = None
+    """Adam's eps at the base (1e-8)"""
+    weight_decay: float = 0.0
+    """AdamW's weight decay at the base"""
+    init_std: flags.ByRole = ()
+    """standard deviations tuned at the base, for all weights or by role"""
+    init_mult: flags.ByRole = ()
+    """tuned init multipliers, for all weights or by role"""
+    lr_mult: flags.ByRole = ()
+    """tuned learning-rate multipliers, ROLE=X"""
+    aggregation_mult: float = 1.0
+    """tuned factor on the aggregation multiplier"""
+    readout: str = "zero"
+    """how the readout starts: zero, mup (std 1/N) or scheme (the scheme's own)"""
+    as_printed: bool = False
+    """the paper's table without our corrections (docs/errata.md)"""
+    grad_scale: bool = False
+    """scale gradients instead of eps: the same to Adam, without tiny numbers"""
+    extend: flags.Path = None
+    """a plan file to carry to a new target; every other setting comes from it"""
+    base_config: flags.Path = None
+    """the base as a Hugging Face config.json"""
+    target_config: flags.Path = None
+    """the target as a Hugging Face config.json"""
+    json: bool = False
+    """print the plan file"""
+    markdown: bool = False
+    """print a Markdown table"""
+    target: Sizes = field(default_factory=Sizes)
+    base: Sizes = field(default_factory=Sizes)
+    recipe: RecipeFlags = field(default_factory=RecipeFlags)
+    tuned_with: RecipeFlags = field(default_factory=RecipeFlags)
+
+    def run(self) -> int:
+        if self.json and self.markdown:
+            raise ValueError("--json and --markdown exclude each other")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PlanWarning)  # shown below, without a source line
+            made = self._extended() if self.extend else self._planned()
+        for warning in made.warnings:
+            print(f"mssp: warning: {warning}", file=sys.stderr)
+        if self.json:
+            print(made.json())
+        elif self.markdown:
+            print(made.markdown())
+        else:
+            show.table(plan_text.title(made), plan_text.facts(made), plan_text.columns(made), list(plan_text.rows(made)))
+        return 0
+
+    def _planned(self) -> Plan:
+        if self.lr is None:
+            raise ValueError("--lr is missing: say the learning rate tuned at the base")
+        target = _shape("target", self.target, self.target_config)
+        if target is None:
+            raise ValueError(f"--target.width {_MISSING}, or --target-config")
+        recipe, tuned_with = _recipe(self.recipe), _recipe(self.tuned_with)
+        return plan(
+            target,
+            _shape("base", self.base, self.base_config),
+            lr=self.lr,
+            scheme=self.scheme,
+            optimizer=self.optimizer,
+            regime=self.regime,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            readout=self.readout,
+            as_printed=self.as_printed,
+            grad_scale=self.grad_scale,
+            lr_mult=flags.by_role("--lr-mult", self.lr_mult, ALL),
+            init_mult=flags.by_role("--init-mult", self.init_mult, ALL),
+            init_std=flags.by_role("--init-std", self.init_std, ALL),
+            aggregation_mult=self.aggregation_mult,
+            recipe=recipe,
+            tuned_with=tuned_with,
+        )
+
+    def _extended(self) -> Plan:
+        """The plan in a file, carried on; flags that the file already answers are refused rather than ignored."""
+        fixed = {**vars(self), "target": None, "target_config": None, "extend": None, "json": None, "markdown": None}
+        defaults = vars(PlanCommand())
+        for name, given in fixed.items():
+            if given is not None and name != "recipe" and given != defaults[name]:
+                raise ValueError(f"--{name.replace('_', '-')} does not go with --extend: the plan file says it")
+        target = _shape("target", self.target, self.target_config)
+        if target is None:
+            raise ValueError(f"--target.width {_MISSING}, or --target-config")
+        assert self.extend is not None
+        return Plan.from_json(FilePath(self.extend).read_text(encoding="utf-8")).extend(target, _recipe(self.recipe))
+
+
+def _shape(which: str, sizes: Sizes, config: str | None) -> Shape | None:
+    given = {name: size for name, size in asdict(sizes).items() if size is not None}
+    if config is not None:
+        if set(given) - {"inputs"}:
+            raise ValueError(f"--{which}-config and --{which}.{next(iter(given)).replace('_', '-')} exclude each other")
+        return _from_file(config).with_inputs(given.get("inputs")) if given else _from_file(config)
+    if not given:
+        return None
+    missing = [name for name in asdict(sizes) if name not in given and name != "inputs"]
+    if missing:
+        raise ValueError(f"--{which}.{missing[0].replace('_', '-')} {_MISSING}")
+    try:
+        return Shape(**given)
+    except ValueError as error:
+        raise ValueError(f"--{which}: {error}") from None
+
+
+def _from_file(path: str) -> Shape:
+    try:
+        config: Any = json.loads(FilePath(path).read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("expected a JSON object")
+        return Shape.from_config(config)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _recipe(given: RecipeFlags) -> Recipe | None:
+    entries = asdict(given)
+    return Recipe(**entries) if any(value is not None for value in entries.values()) else None

@@ -1,0 +1,140 @@
+"""Why each rule is what it is, and where the paper says so: the words behind ``mssp explain``.
+
+Throughout, N is the width, N_e the expert width, M the experts, K the active ones, L the depth. "Order 1" means
+neither vanishing nor growing as the model grows. The gradient that reaches the residual stream has entries of order
+1/N; inside a block the 1/L residual multiplier makes it 1/(NL).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What a role is, why it is scaled so, what each regime adds, and where to read on."""
+
+    what: str
+    why: str
+    where: str
+    by_regime: dict[str, str] = field(default_factory=dict)
+
+
+REASONS: dict[str, Reason] = {
+    "embedding": Reason(
+        what="from the input to the residual stream (D -> N); D is 1 for token lookups",
+        why="Its input has a fixed size, so each entry of the stream gets a sum of D terms: std D^-1/2 makes it order "
+        "1. The gradient of an entry is of order 1/N, which is Adam's eps, and what SGD must undo with lr N.",
+        where="Table 1, rows Emb.",
+    ),
+    "norm": Reason(
+        what="gain of a norm inside a block, full-width qk-norms included",
+        why="A gain multiplies one coordinate of order 1, so it must move by order 1: Adam lr 1. Its gradient is that "
+        "of one coordinate, 1/(NL).",
+        where="Table 1, rows Pre-LN; docs/errata.md for the factor L of SGD",
+    ),
+    "qk_norm": Reason(
+        what="gain of a per-head norm of queries or keys, of size d_head and shared by all heads",
+        why="All N / d_head heads share the gain, so its gradient sums over width: order 1 (times 1/L), not 1/N. With "
+        "the eps of a full-width norm the update would stop being Adam's at small widths.",
+        where="derived; docs/errata.md has the measured gradient scale",
+    ),
+    "hidden": Reason(
+        what="a matrix between wide layers: attention, dense FFN, shared experts",
+        why="std fan_in^-1/2 keeps activations of order 1. The update is aligned with the input, so it adds up over "
+        "fan_in terms rather than sqrt(fan_in): Adam lr 1/fan_in. Each matrix uses its own sides.",
+        where="Table 1, rows Hidden; Section 'Background on Width-scaling Parameterizations'",
+    ),
+    "bias": Reason(
+        what="bias of a hidden layer",
+        why="It adds to one coordinate of order 1, so it must move by order 1. Its gradient is 1/(NL) like that of the "
+        "gain beside it; the table prints SGD lr 1, with which it would not move in a wide network.",
+        where="Table 1, rows Hidden Bias; docs/errata.md",
+    ),
+    "router": Reason(
+        what="from the stream to one logit per expert (N -> M)",
+        why="A logit must be, and must change by, order 1. Its gradient goes through one expert's weight in the sum, "
+        "which the aggregation multiplier makes 1/K.",
+        where="Table 1, rows Router; Section 'A More Fundamental Desideratum', Regime I",
+        by_regime={
+            "I": "M is fixed, so the router is a readout: std 1/N in muP. MSSP starts it at zero: the part of the "
+            "stream's update that comes through the experts is weakly correlated with the router's initial weights and "
+            "would vanish as N^-1/2 beside the part that comes through the router itself. Top-K then needs noise.",
+            "II": "M grows with N: the router is a wide matrix, std N^-1/2. Each logit's gradient is 1/M.",
+            "III": "M grows with N: the router is a wide matrix, std N^-1/2. Each logit's gradient is 1/M.",
+        },
+    ),
+    "router_bias": Reason(
+        what="a trained bias on the router's logits",
+        why="It adds to a logit of order 1: Adam lr 1. Its gradient is that of the logit, 1 in Regime I and 1/M when "
+        "the number of experts grows (times 1/L).",
+        where="derived; docs/errata.md has the measured gradient scale",
+    ),
+    "expert_in": Reason(
+        what="first matrix of each expert, gate included (N -> N_e)",
+        why="std N^-1/2 keeps the expert's hidden layer at order 1. How fast it must move for SGD depends on how much "
+        "of the gradient reaches one expert.",
+        where="Table 1, rows Expert Layer 1; Section 'A More Fundamental Desideratum'; Definition of MSSP, Regime III",
+        by_regime={
+            "I": "Experts are a fixed number of ordinary networks: as a hidden matrix.",
+            "II": "The hidden layer has a fixed size N_e, so the gradient at each of its units is 1/M, not 1/(MN).",
+            "III": "MSSP draws one matrix and gives it to all experts. Independent experts would average out: what they "
+            "start with contributes only M^-1/2 to their mean, while what they learn contributes order 1. Equal experts "
+            "add up coherently, and the router makes them differ. Boosting the variance, as in Regime II, would make "
+            "the backward pass diverge here.",
+        },
+    ),
+    "expert_in_bias": Reason(
+        what="bias of an expert's hidden layer",
+        why="It adds to one hidden unit of order 1: Adam lr 1. Its gradient is that of the hidden unit: 1/N in Regime "
+        "I, 1/M in II, 1/(MN) in III (times 1/L).",
+        where="derived; docs/errata.md has the measured gradient scale",
+    ),
+    "expert_out": Reason(
+        what="second matrix of each expert (N_e -> N)",
+        why="The sum over experts is multiplied by 1/K. Learned parts of the experts point the same way and survive the "
+        "mean; independent random parts cancel to M^-1/2 of it. MSSP balances the two.",
+        where="Table 1, rows Expert Layer 2; App. 'Justification of MSSP in Regime II'; Definition of MSSP, Regime III",
+        by_regime={
+            "I": "A fixed number of experts: nothing cancels, as a hidden matrix with fan-in N_e.",
+            "II": "MSSP multiplies the std by M^1/2, so that initial and propagating terms of the mean over experts stay "
+            "at order 1 forwards and backwards. One expert's output then grows as M^1/2, which is harmless because only "
+            "the mean is ever used: fold the gate in before this product and it is never formed.",
+            "III": "MSSP draws one matrix and gives it to all experts (tied at the start only): equal experts do not "
+            "cancel. The larger std of Regime II would make the backward pass diverge, since N_e grows too.",
+        },
+    ),
+    "expert_out_bias": Reason(
+        what="bias of an expert's output",
+        why="It adds to one coordinate of order 1: Adam lr 1. Its gradient is 1/N of the stream, times 1/M where the "
+        "mean is over a growing number of experts (times 1/L).",
+        where="derived; docs/errata.md has the measured gradient scale",
+    ),
+    "shared_gate": Reason(
+        what="gate of a shared expert (N -> 1)",
+        why="One output of fixed number: what the router is in Regime I, in every regime.",
+        where="derived from the router's row in Regime I",
+    ),
+    "final_norm": Reason(
+        what="gain of the norm before the readout",
+        why="As a norm inside a block, but outside the residual multiplier: no factor L.",
+        where="Table 1, rows Final-LN",
+    ),
+    "readout": Reason(
+        what="from the stream to the logits (N -> classes or vocabulary)",
+        why="It must add up N aligned terms to a logit of order 1, so both its size and its update are 1/N. It starts at "
+        "zero by default, as in the paper's experiments: 1/N noise in the logits helps nothing.",
+        where="Table 1, rows Unemb.; Section 'Experimental Setup'",
+    ),
+}
+
+# For schemes that do not follow the reasoning above, what they do instead.
+SCHEME_NOTES: dict[str, str] = {
+    "sp": "Standard parameterization: std fan_in^-1/2, one learning rate and one eps for everything. Wide layers then "
+    "move more and more with width, so nothing tuned small carries over.",
+    "ntp": "Neural tangent parameterization: std fan_in^-1/2 and SGD lr 1/fan_in. Stable, but features stop being learned "
+    "as the width grows.",
+    "mup-heuristic": "muP by shape alone: input-like, matrix-like or output-like by which sides grow. It agrees with "
+    "muP in Regime I and is wrong for routers and experts once their number grows.",
+    "jiang": "Jiang et al. 2026: muP for Adam in Regime III with a router std of 1/N and one global eps.",
+}
