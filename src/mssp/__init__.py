@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mssp.apply import check_schedule, initialize, param_groups, scale_gradients, verify
-    from mssp.describe import ParamInfo, describe
+    from mssp.description import ParamInfo, describe
     from mssp.planning import Plan, plan
     from mssp.power import Power
     from mssp.rules import Rule, rule
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _HOMES = {
     "apply": ("check_schedule", "initialize", "param_groups", "scale_gradients", "verify"),
-    "describe": ("ParamInfo", "describe"),
+    "description": ("ParamInfo", "describe"),
     "planning": ("Plan", "plan"),
     "power": ("Power",),
     "rules": ("Rule", "rule"),

@@ -15,7 +15,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from mssp.describe import Claims, ParamInfo, describe, trainable
+from mssp.description import Claims, ParamInfo, describe, trainable
 from mssp.initial import fill
 from mssp.settings import PlanWarning
 

@@ -13,7 +13,7 @@ from mssp.draws import normals
 from mssp.rules import GAINS
 
 if TYPE_CHECKING:
-    from mssp.describe import ParamInfo
+    from mssp.description import ParamInfo
     from mssp.planning import Values
 
 Region = tuple[slice, ...]

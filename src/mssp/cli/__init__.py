@@ -69,11 +69,19 @@ def _parse(arguments: Sequence[str]) -> Any:
 
 
 def _condensed(framed: str) -> str:
-    """The sentence inside one of tyro's boxes, with its suggestion if there is one."""
-    lines = [re.sub(r"^[│╭╰]─? ?|[ ─]*[│╮╯]$", "", line).strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", framed).splitlines()]
-    body = lines[1:] if lines else []
-    end = next((i for i, line in enumerate(body) if not line or set(line) == {"─"}), len(body))
-    sentence = " ".join(body[:end]).rstrip(".").removeprefix("Error parsing ")
-    rest = " ".join(body[end:])
-    suggestion = re.search(r"Perhaps you meant:[ ─]*(--[\w.-]+)", rest)
+    """The sentence inside one of tyro's boxes, with its suggestion if there is one.
+
+    >>> _condensed("╭─ Value error ───────╮\\n│ Error parsing --lr: │\\n│ must be a number.   │\\n╰─────────────────────╯")
+    '--lr: must be a number'
+    """
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", framed)
+    lines = [line.strip(" │╭╮╰╯─") for line in plain.splitlines()][1:]  # the first is the box's title
+    sections: list[list[str]] = [[]]
+    for line in lines:
+        if re.search(r"\w", line):
+            sections[-1].append(line)
+        elif sections[-1]:
+            sections.append([])
+    sentence = " ".join(sections[0]).rstrip(".").removeprefix("Error parsing ")
+    suggestion = re.search(r"Perhaps you meant: (--[\w.-]+)", " ".join(" ".join(part) for part in sections[1:]))
     return sentence + (f"; perhaps you meant {suggestion[1]}" if suggestion else "")

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import mssp
+from mssp.cli import main
+
+SIZES = ["width", "expert-width", "experts", "active", "depth"]
+BASE = [256, 128, 8, 4, 8]
+TARGET = [2048, 1024, 64, 32, 8]
+
+
+def flags(which: str, sizes: list[int]) -> list[str]:
+    return [word for name, size in zip(SIZES, sizes, strict=True) for word in (f"--{which}.{name}", str(size))]
+
+
+STEP = [*flags("target", TARGET), *flags("base", BASE), "--lr", "4e-3"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("mssp: error: ")
+    return err.removeprefix("mssp: error: ").strip()
+
+
+def test_plan_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "plan", *STEP, "--weight-decay", "0.1", "--json")
+    assert (code, err) == (0, "")
+    base, target = (mssp.Shape(*sizes) for sizes in (BASE, TARGET))
+    assert mssp.Plan.from_json(out) == mssp.plan(target, base, lr=4e-3, weight_decay=0.1)
+
+
+def test_every_flag_reaches_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--scheme", "mup", "--optimizer", "adam", "--regime", "III", "--eps", "1e-6", "--init-std", "0.02",
+             "router=0.1", "--init-mult", "0.5", "--lr-mult", "router=2", "expert_out=0.25", "--aggregation-mult", "8",
+             "--readout", "mup", "--grad-scale", "--recipe.betas", "0.9", "0.95", "--recipe.batch", "512",
+             "--recipe.steps", "10", "--recipe.warmup", "2", "--target.inputs", "12", "--base.inputs", "3"]  # fmt: skip
+    code, out, _ = run(capsys, "plan", *STEP, *given, "--json")
+    assert code == 0
+    data = json.loads(out)
+    assert data["scheme"] == "mup"
+    assert data["optimizer"] == "adam"
+    assert data["eps"] == 1e-6
+    assert data["init_std"] == {"all": 0.02, "router": 0.1}
+    assert data["init_mult"] == {"all": 0.5}
+    assert data["lr_mult"] == {"expert_out": 0.25, "router": 2.0}
+    assert data["aggregation_mult"] == 8.0
+    assert data["readout"] == "mup"
+    assert data["grad_scale"] is True
+    assert data["recipe"] == {"betas": [0.9, 0.95], "batch": 512, "steps": 10, "warmup": 2}
+    assert (data["target"]["inputs"], data["base"]["inputs"]) == (12, 3)
+    printed = run(capsys, "plan", *STEP, "--optimizer", "sgd", "--as-printed", "--json")[1]
+    assert json.loads(printed)["roles"]["norm"]["power"]["lr"] == {"N": "1"}
+
+
+def test_plan_prints_a_table_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "plan", *STEP)[1].startswith("MSSP, Regime III, AdamW\n")
+    assert "| role | init std |" in run(capsys, "plan", *STEP, "--markdown")[1]
+
+
+def test_warnings_go_to_stderr_and_into_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "plan", *flags("target", BASE), "--regime", "I", "--lr", "1", "--json")
+    assert code == 0
+    assert err.startswith("mssp: warning: the router starts at zero")
+    assert json.loads(out)["warnings"][0] in err
+
+
+def test_a_plan_file_can_be_extended(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(run(capsys, "plan", *STEP, "--json")[1], encoding="utf-8")
+    sizes = flags("target", [4096, 2048, 128, 64, 8])
+    code, out, _ = run(capsys, "plan", "--extend", str(file), *sizes, "--json")
+    assert code == 0
+    assert json.loads(out)["roles"]["hidden"]["lr"] == pytest.approx(4e-3 / 16)
+    assert refused(capsys, "plan", "--extend", str(file), *sizes, "--lr", "1") == (
+        "--lr does not go with --extend: the plan file says it"
+    )
+    file.write_text("{}", encoding="utf-8")
+    assert "not a plan file" in refused(capsys, "plan", "--extend", str(file), *sizes)
+    assert "No such file" in refused(capsys, "plan", "--extend", str(tmp_path / "none.json"), *sizes)
+
+
+def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = ["hidden_size", "moe_intermediate_size", "num_experts", "num_experts_per_tok", "num_hidden_layers"]
+    files = []
+    for which, sizes in (("base", BASE), ("target", TARGET)):
+        file = tmp_path / f"{which}.json"
+        file.write_text(json.dumps(dict(zip(names, sizes, strict=True))), encoding="utf-8")
+        files += [f"--{which}-config", str(file)]
+    by_config = run(capsys, "plan", *files, "--lr", "4e-3", "--json")
+    assert by_config == run(capsys, "plan", *STEP, "--json")
+    assert "exclude each other" in refused(capsys, "plan", *files, "--lr", "1", "--base.width", "3")
+    (tmp_path / "base.json").write_text('{"hidden_size": 3}', encoding="utf-8")
+    assert "base.json: the model config has no expert_width" in refused(capsys, "plan", *files, "--lr", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no command given: use one of plan, explain"),
+        (["scale"], "unknown command 'scale': use one of plan, explain"),
+        (["plan", *STEP, "--tarket.width", "3"], "--tarket.width, 3; perhaps you meant --target.width"),
+        (["plan", *STEP, "--target.width", "12.5"], "--target.width: must be a positive whole number, got '12.5'"),
+        (["plan", *STEP, "--target.width", "0"], "--target: width must be a positive whole number, got 0"),
+        (["plan", *STEP, "--target.active", "65"], "--target: active must be at most experts"),
+        (["plan", *STEP, "--lr", "fast"], "--lr: must be a number, got 'fast'"),
+        (["plan", *STEP, "--lr", "nan"], "lr must be a positive number, got nan"),
+        (["plan", *STEP, "--scheme", "x"], "unknown scheme 'x': use one of mssp"),
+        (["plan", *STEP, "--optimizer", "lion"], "no rules for optimizer 'lion'"),
+        (["plan", *STEP, "--regime", "V"], "unknown regime 'V': use one of I, II, III"),
+        (["plan", *STEP, "--init-std", "tiny"], "--init-std takes a number or ROLE=NUMBER, got 'tiny'"),
+        (["plan", *STEP, "--init-std", "q=1"], "unknown role 'q' in init_std"),
+        (["plan", *STEP, "--lr-mult", "3"], "unknown role 'all' in lr_mult"),
+        (["plan", *STEP, "--recipe.betas", "0.9", "x"], "--recipe.betas: must be two numbers, got '0.9 x'"),
+        (["plan", *STEP, "--json", "--markdown"], "--json and --markdown exclude each other"),
+        (["plan", *flags("target", TARGET), "--lr", "1"], "regime cannot be inferred: there is no base"),
+        (["plan", "--lr", "1"], "--target.width is missing: all of width, expert-width"),
+        (["plan", "--lr", "1", "--target.width", "8"], "--target.expert-width is missing"),
+        (["plan", *flags("target", TARGET)], "--lr is missing"),
+        (["explain"], "ROLE"),
+        (["explain", "gate"], "unknown role 'gate': use one of embedding"),
+        (["demo", "--steps", "0"], "--steps must be a positive whole number, got 0"),
+    ],
+)
+def test_mistakes_get_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert message in refused(capsys, *arguments)
+
+
+def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "explain", "expert_out", "--regime", "II")
+    assert code == 0
+    assert "M¹ᐟ²N_e⁻¹ᐟ²" in out
+    assert json.loads(run(capsys, "explain", "router", "--json")[1])["role"] == "router"
+    assert "| MSSP |" in run(capsys, "explain", "router", "--markdown")[1]
+
+
+def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    out = capsys.readouterr().out
+    assert all(command in out for command in ("plan", "explain", "demo"))
+    assert out.count("\n") < 40
+
+
+def test_demo_runs_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "demo", "--steps", "3")
+    assert code == 0
+    assert "The plan: MSSP, Regime II, Adam" in out
+    assert "N = 256, M = 16" in out

@@ -1,0 +1,72 @@
+"""What imports what: planning stays free of torch, and imports point one way."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mssp
+
+PACKAGE = Path(mssp.__file__).parent
+# From the ground up: a module may import those that stand before it.
+ORDER = [
+    "shape", "power", "rules", "regime", "settings", "fans", "plan_json", "plan_text", "planning", "reasons", "explain",
+    "description", "draws", "initial", "apply", "cli", "__main__",
+]  # fmt: skip
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[0]
+
+
+def imported(path: Path) -> set[str]:
+    """Our modules that a file imports at run time (not for type checking only)."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mssp":
+            rest = (node.module or "").split(".")[1:]
+            found |= {rest[0]} if rest else {alias.name for alias in node.names} & set(ORDER)
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    module = module_of(path)
+    if module == "__init__":
+        return
+    assert module in ORDER, f"{module} has no place in the order of modules"
+    allowed = set(ORDER[: ORDER.index(module)]) | ({"cli"} if module == "cli" else set())
+    assert imported(path) <= allowed
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import mssp; mssp.plan(mssp.Shape(8, 8, 2, 2, 1), regime='III', lr=1.0).json()",
+        "import mssp; mssp.ParamInfo('router', layout='out in')",
+        "from mssp.cli import main; main('plan --target.width 8 --target.expert-width 8 --target.experts 2 "
+        "--target.active 2 --target.depth 1 --regime III --lr 1 --json'.split())",
+        "from mssp.cli import main; main(['explain', 'router'])",
+    ],
+)
+def test_planning_does_not_import_torch(code: str) -> None:
+    check = f"{code}\nimport sys; assert not {{'torch', 'numpy', 'rich'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_functions_are_not_shadowed_by_modules() -> None:
+    for name in mssp.__all__:
+        assert not (PACKAGE / f"{name}.py").exists()
+        assert getattr(mssp, name) is not None
+    with pytest.raises(AttributeError, match="module 'mssp' has no attribute 'nothing'"):
+        _ = mssp.nothing
+    assert set(mssp.__all__) <= set(dir(mssp))

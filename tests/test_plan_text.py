@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import mssp
+from mssp import Shape
+from mssp.rules import ROLES
+
+BASE = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
+TARGET = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)
+PLAN = mssp.plan(TARGET, BASE, lr=4e-3, weight_decay=0.1)
+
+
+def row(text: str, role: str) -> str:
+    [found] = [line for line in text.splitlines() if line.split()[:1] == [role]]
+    return " ".join(found.split())
+
+
+def test_the_table_a_person_wants() -> None:
+    text = str(PLAN)
+    assert text.startswith("MSSP, Regime III, AdamW\n")
+    assert "base     N 256  N_e 128  M 8  K 4  L 8  D 1" in text
+    assert "aggregation 0.03125, residual 0.125" in text
+    assert row(text, "expert_in") == "expert_in 0.0221 N⁻¹ᐟ² 0.0005 N⁻¹ 1.563e-10 M⁻¹N⁻¹L⁻¹ 0.8 tied across experts"
+    assert row(text, "readout") == "readout 0 0.0005 N⁻¹ 1e-08 1 0.8"
+    assert row(text, "qk_norm").endswith("derived")
+    assert all(row(text, role) for role in ROLES)
+
+
+def test_sgd_has_no_eps_column_and_names_errata() -> None:
+    text = str(mssp.plan(TARGET, BASE, optimizer="sgd", lr=0.1))
+    assert "eps" not in text
+    assert row(text, "hidden") == "hidden 0.0221 N⁻¹ᐟ² 0.1 L erratum"
+
+
+def test_gradient_scales_are_shown() -> None:
+    text = str(mssp.plan(TARGET, BASE, lr=4e-3, grad_scale=True))
+    assert row(text, "expert_out") == "expert_out 0.03125 N_e⁻¹ᐟ² 0.0005 N_e⁻¹ 1e-08 64 MNL tied across experts"
+
+
+def test_markdown_is_a_table() -> None:
+    lines = PLAN.markdown().splitlines()
+    assert "| role | init std | lr | eps | weight decay | note |" in lines
+    assert "| router | 0.0221 N⁻¹ᐟ² | 0.0005 N⁻¹ | 1.25e-09 M⁻¹L⁻¹ | 0.8 |  |" in lines
+    assert sum(line.startswith("| ") for line in lines) == 1 + len(ROLES)
+
+
+def test_warnings_are_part_of_the_text() -> None:
+    import pytest
+
+    with pytest.warns(mssp.PlanWarning):
+        plan = mssp.plan(BASE, regime="I", lr=1e-3)
+    assert "warning: the router starts at zero" in str(plan)
+    assert "> **warning:** the router starts at zero" in plan.markdown()
+
+
+def test_differences() -> None:
+    assert not PLAN.diff(PLAN)
+    assert str(PLAN.diff(PLAN)) == "no difference"
+    other = mssp.plan(TARGET, BASE, lr=4e-3, weight_decay=0.1, scheme="mup")
+    found = {path: (here, there) for path, here, there in PLAN.diff(other).entries}
+    assert found["scheme"] == ("mssp", "mup")
+    assert found["roles.expert_in.tied"] == (True, False)
+    assert not any(path.startswith("roles.hidden") for path in found)
+    assert "roles.expert_in.tied" in str(PLAN.diff(other))
