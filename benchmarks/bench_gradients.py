@@ -16,11 +16,11 @@ from collections import defaultdict
 
 import torch
 import torch.nn.functional as F
-from own_transformer import CLAIMS, Transformer, batch
 
 import mssp
 from mssp.plan_text import markdown_table
 from mssp.rules import ROLES
+from own_transformer import CLAIMS, Transformer, batch
 
 WIDTHS = (64, 128, 256, 512)
 DEPTHS = (2, 4, 8, 16)
@@ -101,7 +101,7 @@ def report(seeds: int, steps: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, choices=[n + 1 for n in STUDENT])
     parser.add_argument("--steps", type=int, default=10)
     options = parser.parse_args()

@@ -60,7 +60,8 @@ class MoE(nn.Module):
         # The gate goes in before the second product: one expert's output is of order sqrt(M) in Regime II.
         routed = torch.einsum("btef,enf->btn", hidden * gates.unsqueeze(-1), self.w_out) + gates @ self.b_out
         shared = self.gate_of_shared(x).sigmoid() * self.shared_out(F.gelu(self.shared_in(x)))
-        return self.aggregation * routed + shared
+        mixed: Tensor = self.aggregation * routed + shared
+        return mixed
 
 
 class Block(nn.Module):
@@ -81,7 +82,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.residual * self.attention(self.norm_attention(x))
-        return x + self.residual * self.moe(self.norm_moe(x))
+        mixed: Tensor = self.moe(self.norm_moe(x))
+        return x + self.residual * mixed
 
 
 class Transformer(nn.Module):

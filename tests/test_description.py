@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from own_transformer import CLAIMS, Transformer
 from torch import nn
 
 import mssp
 from mssp import ParamInfo, describe
 from mssp.description import clean_name, parse_layout
 from mssp.rules import ROLES
+from own_transformer import CLAIMS, Transformer
 
 SHAPE = mssp.Shape(width=32, expert_width=16, experts=4, active=2, depth=2)
 PLAN = mssp.plan(SHAPE, regime="III", lr=1e-2)
@@ -37,8 +37,11 @@ def test_unclaimed_parameters_are_all_listed() -> None:
 
 
 def test_doubly_claimed_parameters_are_listed() -> None:
-    claims = {"*.weight": ParamInfo("hidden", layout="out in"), "0.*": ParamInfo("embedding", layout="out in"),
-              "1.bias": "bias"}  # fmt: skip
+    claims: dict[str, ParamInfo | str] = {
+        "*.weight": ParamInfo("hidden", layout="out in"),
+        "0.*": ParamInfo("embedding", layout="out in"),
+        "1.bias": "bias",
+    }
     with pytest.raises(ValueError, match=r"0.weight \(8, 4\) is claimed more than once, by '\*.weight', '0.\*'"):
         describe(small(), claims)
 
@@ -77,7 +80,9 @@ def test_claims_that_mean_nothing() -> None:
 def test_layouts() -> None:
     assert parse_layout("out in") == [("out", 1), ("in", 1)]
     assert parse_layout("in (out 2)") == [("in", 1), ("out", 2)]
-    [interleaved] = describe(_holding(torch.empty(4, 32, 24)), {"w": ParamInfo("expert_in", layout="in (out 2)", expert_axis=0)})
+    [interleaved] = describe(
+        _holding(torch.empty(4, 32, 24)), {"w": ParamInfo("expert_in", layout="in (out 2)", expert_axis=0)}
+    )
     assert (interleaved.fan_in, interleaved.fan_out, interleaved.experts) == (32, 12, 4)
 
 
@@ -90,7 +95,7 @@ def test_wrappers_do_not_change_names() -> None:
     assert clean_name("module._orig_mod.a.module.b") == "a.module.b"
     assert clean_name("_orig_mod.module.a") == "a"
     assert clean_name("module") == "module"
-    compiled = torch.compile(Transformer(PLAN))
+    compiled: Any = torch.compile(Transformer(PLAN))
     assert [i.name for i in describe(compiled, CLAIMS)] == [i.name for i in describe(Transformer(PLAN), CLAIMS)]
 
 
@@ -117,10 +122,15 @@ def test_experts_that_are_modules_of_their_own() -> None:
 def test_tied_embeddings_are_seen_by_identity() -> None:
     model: Any = nn.ModuleDict({"embed": nn.Embedding(10, 8), "head": nn.Linear(8, 10, bias=False)})
     model["head"].weight = model["embed"].weight
-    claims = {"embed.weight": ParamInfo("embedding", layout="vocab out"), "head.weight": ParamInfo("readout", layout="out in")}
+    claims = {
+        "embed.weight": ParamInfo("embedding", layout="vocab out"),
+        "head.weight": ParamInfo("readout", layout="out in"),
+    }
     [info] = describe(model, claims)
     assert (info.name, info.role, info.tied_readout) == ("embed.weight", "embedding", True)
-    with pytest.raises(ValueError, match="one parameter has two roles: embed.weight as embedding, head.weight as hidden"):
+    with pytest.raises(
+        ValueError, match=r"one parameter has two roles: embed.weight as embedding, head.weight as hidden"
+    ):
         describe(model, {**claims, "head.weight": ParamInfo("hidden", layout="out in")})
 
 

@@ -22,7 +22,9 @@ def test_seed_and_name_tell_sequences_apart() -> None:
 
 def test_known_values_stay() -> None:
     """Checkpoints and records depend on these numbers: they are literal, not recomputed."""
-    expected = np.array([[-0.45542144775390625, 0.821554958820343, -1.270330548286438, 0.06943181902170181]], dtype=np.float32)
+    expected = np.array(
+        [[-0.45542144775390625, 0.821554958820343, -1.270330548286438, 0.06943181902170181]], dtype=np.float32
+    )
     np.testing.assert_allclose(normals(0, "router.weight", 0, 4), expected[0], rtol=1e-6)
 
 

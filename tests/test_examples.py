@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import re
 
-import own_transformer
 import pytest
+
+import own_transformer
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ def test_one_regime() -> None:
     text = str(explain("expert_out", "II"))
     assert "M¹ᐟ²N_e⁻¹ᐟ² (μP: N_e⁻¹ᐟ²)" in text
     assert "MNL (printed: MN)" in text
-    assert "Regime III" not in text.split("where")[0]
+    assert "Regime III" not in text.split("where", maxsplit=1)[0]
     assert "where  Table 1, rows Expert Layer 2" in text
 
 

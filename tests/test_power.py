@@ -10,10 +10,11 @@ from mssp import Power, Shape
 
 exponents = st.fractions(min_value=-3, max_value=3, max_denominator=4)
 powers = st.builds(
-    lambda given: Power(**given), st.dictionaries(st.sampled_from(["N", "N_e", "M", "K", "L", "D", "fan_in"]), exponents)
+    lambda given: Power(**given),
+    st.dictionaries(st.sampled_from(["N", "N_e", "M", "K", "L", "D", "fan_in"]), exponents),
 )
 sizes = st.integers(1, 4096)
-dims = st.fixed_dictionaries({symbol: sizes for symbol in ("N", "N_e", "M", "K", "L", "D", "fan_in")})
+dims = st.fixed_dictionaries(dict.fromkeys(("N", "N_e", "M", "K", "L", "D", "fan_in"), sizes))
 
 
 def test_prints_as_in_the_paper() -> None:

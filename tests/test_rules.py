@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
 import pytest
@@ -91,7 +91,10 @@ EPS = {
     "router_bias": ((0.25, 0.015625, 0.015625), (0.5, 0.0078125, 0.0078125)),
     "expert_in": ((0.0009765625, 0.015625, 6.103515625e-05), (0.00048828125, 0.0078125, 7.62939453125e-06)),
     "expert_in_bias": ((0.0009765625, 0.015625, 6.103515625e-05), (0.00048828125, 0.0078125, 7.62939453125e-06)),
-    "expert_out": ((0.0009765625, 6.103515625e-05, 6.103515625e-05), (0.00048828125, 7.62939453125e-06, 7.62939453125e-06)),
+    "expert_out": (
+        (0.0009765625, 6.103515625e-05, 6.103515625e-05),
+        (0.00048828125, 7.62939453125e-06, 7.62939453125e-06),
+    ),
     "expert_out_bias": (
         (0.0009765625, 6.103515625e-05, 6.103515625e-05),
         (0.00048828125, 7.62939453125e-06, 7.62939453125e-06),
@@ -108,7 +111,7 @@ def cells() -> Iterator[tuple[str, str, Shape]]:
             yield from ((role, regime, shape) for shape in (A, B))
 
 
-def at(table: dict[str, tuple[object, object]], role: str, regime: str, shape: Shape) -> float:
+def at(table: Mapping[str, tuple[object, object]], role: str, regime: str, shape: Shape) -> float:
     cell = table[role][0 if shape is A else 1]
     found = cell[REGIMES.index(regime)] if isinstance(cell, tuple) else cell
     assert isinstance(found, float)

@@ -10,15 +10,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from own_transformer import CLAIMS, Transformer, batch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import mssp
+from own_transformer import CLAIMS, Transformer, batch
 
 RANKS = 4
 # Five experts on four ranks: parts of 2, 2, 1 and 0.
@@ -59,7 +60,7 @@ def check_fsdp() -> None:
         optimizer = torch.optim.AdamW(mssp.param_groups(model, plan, CLAIMS))
         mssp.verify(model, optimizer, plan, CLAIMS)
         tokens, following = batch(0, size=4)
-        F.cross_entropy(model(tokens).flatten(0, 1), following.flatten()).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(model(tokens).flatten(0, 1), following.flatten()).backward()
         optimizer.step()
 
 
@@ -73,7 +74,8 @@ def check_ddp() -> None:
 def check_placements() -> None:
     """Every axis, two axes at once, and replicas."""
     flat, square = init_device_mesh("cpu", (RANKS,)), init_device_mesh("cpu", (2, RANKS // 2))
-    cases = [(flat, (Shard(axis),)) for axis in range(3)] + [(flat, (Replicate(),))]
+    cases: list[tuple[DeviceMesh, tuple[Placement, ...]]] = [(flat, (Shard(axis),)) for axis in range(3)]
+    cases += [(flat, (Replicate(),))]
     cases += [(square, (Shard(0), Shard(1))), (square, (Replicate(), Shard(0))), (square, (Shard(0), Shard(0)))]
     info = mssp.ParamInfo("expert_in", layout="out in", expert_axis=0)
     for plan in plans():
@@ -122,5 +124,5 @@ def worker(rank: int, folder: str) -> None:
 @pytest.mark.slow
 def test_sharding_does_not_change_the_values(tmp_path: Path) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.spawn(worker, args=(str(tmp_path),), nprocs=RANKS)  # type: ignore[no-untyped-call]
+    spawn(worker, args=(str(tmp_path),), nprocs=RANKS)
     assert sorted(path.name for path in tmp_path.glob("passed-*")) == [f"passed-{rank}" for rank in range(RANKS)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -72,13 +71,17 @@ def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> 
     """Parameter groups for ``torch.optim``: ``torch.optim.AdamW(mssp.param_groups(model, plan))``.
 
     Parameters with equal values share a group. ``lr`` starts at ``initial_lr``; a loop that sets learning rates itself
-    multiplies ``initial_lr`` by its schedule's factor. ``lr_scale`` is the scale ratio, ``lr_mult`` the tuned multiplier.
+    multiplies ``initial_lr`` by its schedule's factor. ``lr_scale`` is the scale ratio, ``lr_mult`` what was tuned.
     """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for info, parameter, values in _described(model, plan, claims):
         key = (info.role, *(_rounded(x) for x in (values.lr, values.eps, values.weight_decay, values.grad_scale)))
         if key not in groups:
-            groups[key] = {"params": [], **_group_settings(plan, info.role, values), "fans": (info.fan_in, info.fan_out)}
+            groups[key] = {
+                "params": [],
+                **_group_settings(plan, info.role, values),
+                "fans": (info.fan_in, info.fan_out),
+            }
         groups[key]["params"].append(parameter)
     _name_apart(list(groups.values()))
     return list(groups.values())
@@ -99,7 +102,9 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
     for index, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
             if id(parameter) not in names:
-                raise ValueError(f"group {index} holds a parameter {tuple(parameter.shape)} that the model does not train")
+                raise ValueError(
+                    f"group {index} holds a parameter {tuple(parameter.shape)} that the model does not train"
+                )
             if id(parameter) in held:
                 raise ValueError(f"{names[id(parameter)]} is in two groups")
             held[id(parameter)] = group
@@ -118,8 +123,8 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
 
 
 def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
-    """The factor by which a schedule currently scales all learning rates; raises unless it is the same for all groups."""
-    factors = {}
+    """The factor by which a schedule scales all learning rates right now; raises unless it is the same for all."""
+    factors: dict[str, float] = {}
     for index, group in enumerate(optimizer.param_groups):
         if "name" not in group or "lr_scale" not in group:
             raise ValueError(f"group {index} has no name and lr_scale: it was not made by mssp.param_groups")
@@ -176,11 +181,15 @@ def _check_routing(plan: Plan, infos: list[ParamInfo], gate: str | None, random_
             "with scheme 'mup'"
         )
     if routers and plan.roles["expert_in"].tied and gate in _SUMMING_GATES:
-        _warn(f"experts start equal, and a {gate} gate gives the router no gradient until they differ: use a sigmoid gate")
+        _warn(
+            f"experts start equal, and a {gate} gate gives the router no gradient until they differ: use a sigmoid gate"
+        )
     for info in infos:
         if info.tied_readout:
             factor = plan.multiplier("tied_readout", relative=True)
-            _warn(f"{info.name} is embedding and readout in one: it follows the embedding; multiply logits by {factor:.4g}")
+            _warn(
+                f"{info.name} is embedding and readout in one: it follows the embedding; scale logits by {factor:.4g}"
+            )
 
 
 def _warn(message: str) -> None:

@@ -101,10 +101,10 @@ def describe(model: nn.Module, claims: Claims | None = None) -> list[ParamInfo]:
     return [replace(info, experts=siblings[info.tied_as]) if info.tied_as else info for info in infos]
 
 
-def trainable(model: nn.Module) -> Iterator[tuple[list[str], Tensor]]:
+def trainable(model: nn.Module) -> Iterator[tuple[list[str], nn.Parameter]]:
     """The trainable parameters with all the clean names each of them has (two for tied embeddings)."""
     names: dict[int, list[str]] = {}
-    parameters: dict[int, Tensor] = {}
+    parameters: dict[int, nn.Parameter] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:
             parameters[id(parameter)] = parameter
@@ -167,17 +167,16 @@ def _filled(name: str, parameter: Tensor, regex: re.Pattern[str], pattern: str, 
     tied_as = ""
     if match and "expert" in match.groupdict():
         tied_as = name[: match.start("expert")] + "{expert}" + name[match.end("expert") :]
-    sides = _sides(name, shape, claim)
-    return replace(claim, name=name, experts=experts, tied_as=tied_as, **sides)
+    fan_in, fan_out = _sides(name, shape, claim)
+    return replace(claim, name=name, fan_in=fan_in, fan_out=fan_out, experts=experts, tied_as=tied_as)
 
 
-def _sides(name: str, shape: list[int], claim: ParamInfo) -> dict[str, int | None]:
-    if claim.role in GAINS | BIASES and claim.layout is None:
-        return {}
+def _sides(name: str, shape: list[int], claim: ParamInfo) -> tuple[int | None, int | None]:
+    """fan_in and fan_out: as the layout names the axes, or as given."""
     if claim.layout is None:
-        if claim.fan_in is None or claim.fan_out is None:
+        if claim.role not in GAINS | BIASES and None in (claim.fan_in, claim.fan_out):
             raise ValueError(f"{name} {tuple(shape)}: say its layout (such as 'out in'), or fan_in and fan_out")
-        return {}
+        return claim.fan_in, claim.fan_out
     axes = parse_layout(claim.layout)
     if len(axes) != len(shape):
         raise ValueError(f"{name}: layout {claim.layout!r} names {len(axes)} axes, the tensor has {tuple(shape)}")
@@ -191,7 +190,7 @@ def _sides(name: str, shape: list[int], claim: ParamInfo) -> dict[str, int | Non
         if given not in (None, own):
             raise ValueError(f"{name}: {key} is given as {given}, but its layout {claim.layout!r} says {own}")
         sides[key] = own
-    return sides
+    return sides["fan_in"], sides["fan_out"]
 
 
 def _merged(infos: list[ParamInfo]) -> ParamInfo:

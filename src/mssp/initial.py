@@ -85,9 +85,7 @@ def _local_region(parameter: DTensor) -> Region | None:
     coordinate = parameter.device_mesh.get_coordinate()
     if coordinate is None:
         return tuple(slice(0, 0) for _ in stops)
-    for placement, index, ranks in zip(
-        parameter.placements, coordinate, parameter.device_mesh.shape, strict=True
-    ):
+    for placement, index, ranks in zip(parameter.placements, coordinate, parameter.device_mesh.shape, strict=True):
         if type(placement) is Replicate:
             continue
         if type(placement) is not Shard:

@@ -224,11 +224,9 @@ def plan(
     check_names(scheme, optimizer, regime)
     recipe = recipe or Recipe()
     settings.check(lr, eps, weight_decay, readout, optimizer, grad_scale, aggregation_mult, recipe)
-    by_role = {
-        "lr_mult": settings.by_role("lr_mult", lr_mult, ROLES),
-        "init_mult": settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
-        "init_std": settings.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES)),
-    }
+    lr_mult = settings.by_role("lr_mult", lr_mult, ROLES)
+    init_mult = settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES))
+    init_std = settings.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES))
     target = target.with_inputs(1)
     base = base.with_inputs(target.inputs) if base is not None else None
     if regime is None and scheme not in REGIME_FREE:
@@ -247,10 +245,12 @@ def plan(
             readout=readout,
             as_printed=as_printed,
             grad_scale=grad_scale,
+            lr_mult=lr_mult,
+            init_mult=init_mult,
+            init_std=init_std,
             aggregation_mult=float(aggregation_mult),
             recipe=recipe,
             tuned_with=tuned_with or recipe,
-            **by_role,
         )
     )
 

@@ -78,10 +78,10 @@ REASONS: dict[str, Reason] = {
         by_regime={
             "I": "Experts are a fixed number of ordinary networks: as a hidden matrix.",
             "II": "The hidden layer has a fixed size N_e, so the gradient at each of its units is 1/M, not 1/(MN).",
-            "III": "MSSP draws one matrix and gives it to all experts. Independent experts would average out: what they "
-            "start with contributes only M^-1/2 to their mean, while what they learn contributes order 1. Equal experts "
-            "add up coherently, and the router makes them differ. Boosting the variance, as in Regime II, would make "
-            "the backward pass diverge here.",
+            "III": "MSSP draws one matrix and gives it to all experts. Independent experts would average out: what "
+            "they start with contributes only M^-1/2 to their mean, while what they learn contributes order 1. Equal "
+            "experts add up coherently, and the router makes them differ. Boosting the variance, as in Regime II, would "
+            "make the backward pass diverge here.",
         },
     ),
     "expert_in_bias": Reason(
@@ -92,14 +92,14 @@ REASONS: dict[str, Reason] = {
     ),
     "expert_out": Reason(
         what="second matrix of each expert (N_e -> N)",
-        why="The sum over experts is multiplied by 1/K. Learned parts of the experts point the same way and survive the "
-        "mean; independent random parts cancel to M^-1/2 of it. MSSP balances the two.",
+        why="The sum over experts is multiplied by 1/K. Learned parts of the experts point the same way and survive "
+        "the mean; independent random parts cancel to M^-1/2 of it. MSSP balances the two.",
         where="Table 1, rows Expert Layer 2; App. 'Justification of MSSP in Regime II'; Definition of MSSP, Regime III",
         by_regime={
             "I": "A fixed number of experts: nothing cancels, as a hidden matrix with fan-in N_e.",
-            "II": "MSSP multiplies the std by M^1/2, so that initial and propagating terms of the mean over experts stay "
-            "at order 1 forwards and backwards. One expert's output then grows as M^1/2, which is harmless because only "
-            "the mean is ever used: fold the gate in before this product and it is never formed.",
+            "II": "MSSP multiplies the std by M^1/2, so that initial and propagating terms of the mean over experts "
+            "stay at order 1 forwards and backwards. One expert's output then grows as M^1/2, which is harmless "
+            "because only the mean is ever used: fold the gate in before this product and it is never formed.",
             "III": "MSSP draws one matrix and gives it to all experts (tied at the start only): equal experts do not "
             "cancel. The larger std of Regime II would make the backward pass diverge, since N_e grows too.",
         },
@@ -122,8 +122,8 @@ REASONS: dict[str, Reason] = {
     ),
     "readout": Reason(
         what="from the stream to the logits (N -> classes or vocabulary)",
-        why="It must add up N aligned terms to a logit of order 1, so both its size and its update are 1/N. It starts at "
-        "zero by default, as in the paper's experiments: 1/N noise in the logits helps nothing.",
+        why="It must add up N aligned terms to a logit of order 1, so both its size and its update are 1/N. It starts "
+        "at zero by default, as in the paper's experiments: 1/N noise in the logits helps nothing.",
         where="Table 1, rows Unemb.; Section 'Experimental Setup'",
     ),
 }
@@ -132,8 +132,8 @@ REASONS: dict[str, Reason] = {
 SCHEME_NOTES: dict[str, str] = {
     "sp": "Standard parameterization: std fan_in^-1/2, one learning rate and one eps for everything. Wide layers then "
     "move more and more with width, so nothing tuned small carries over.",
-    "ntp": "Neural tangent parameterization: std fan_in^-1/2 and SGD lr 1/fan_in. Stable, but features stop being learned "
-    "as the width grows.",
+    "ntp": "Neural tangent parameterization: std fan_in^-1/2 and SGD lr 1/fan_in. Stable, but features stop being "
+    "learned as the width grows.",
     "mup-heuristic": "muP by shape alone: input-like, matrix-like or output-like by which sides grow. It agrees with "
     "muP in Regime I and is wrong for routers and experts once their number grows.",
     "jiang": "Jiang et al. 2026: muP for Adam in Regime III with a router std of 1/N and one global eps.",

@@ -31,8 +31,12 @@ def infer(base: Shape | None, target: Shape) -> str:
         raise ValueError(_ask(what))
     matches = [regime for regime in REGIMES if GROWING[regime] == growing]
     if not matches:
-        listed = "; ".join(f"{regime} grows {', '.join(a for a in _AXES if a in GROWING[regime])}" for regime in REGIMES)
-        raise ValueError(_ask(f"{_names(growing)} grow{'s' if len(growing) == 1 else ''}, which is none of them ({listed})"))
+        listed = "; ".join(
+            f"{regime} grows {', '.join(a for a in _AXES if a in GROWING[regime])}" for regime in REGIMES
+        )
+        raise ValueError(
+            _ask(f"{_names(growing)} grow{'s' if len(growing) == 1 else ''}, which is none of them ({listed})")
+        )
     spread = max(ratios[a] for a in growing) / min(ratios[a] for a in growing)
     if spread > _LARGEST_SPREAD:
         factors = ", ".join(f"{axis} x{ratios[axis]:g}" for axis in _AXES if axis in growing)
@@ -53,7 +57,9 @@ def outside_theory(base: Shape | None, target: Shape, regime: str | None) -> lis
     growing = {axis for axis in _AXES if target.dims[axis] > base.dims[axis]}
     fitting = [name for name, axes in GROWING.items() if axes == growing]
     if regime is not None and fitting and regime not in fitting:
-        found.append(f"regime {regime} is used, but base to target grows {_names(growing)}, which is regime {fitting[0]}")
+        found.append(
+            f"regime {regime} is used, but base to target grows {_names(growing)}, which is regime {fitting[0]}"
+        )
     return found
 
 

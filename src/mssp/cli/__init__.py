@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(_parse(sys.argv[1:] if arguments is None else arguments).run())
     except BrokenPipeError:  # the reader has seen enough
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 0
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
@@ -61,7 +61,8 @@ def _parse(arguments: Sequence[str]) -> Any:
                 command, _ = _COMMANDS[arguments[0]]
                 return tyro.cli(command, prog=f"mssp {arguments[0]}", args=arguments[1:], config=_CONFIG)
             listed = [Annotated[c, tyro.conf.subcommand(name, description=d)] for name, (c, d) in _COMMANDS.items()]
-            return tyro.cli(Union[tuple(listed)], prog="mssp", description=_DESCRIPTION, args=arguments)
+            commands: Any = Union[tuple(listed)]  # noqa: UP007
+            return tyro.cli(commands, prog="mssp", description=_DESCRIPTION, args=arguments)
     except SystemExit as exit_:
         if not exit_.code:
             raise
@@ -71,8 +72,8 @@ def _parse(arguments: Sequence[str]) -> Any:
 def _condensed(framed: str) -> str:
     """The sentence inside one of tyro's boxes, with its suggestion if there is one.
 
-    >>> _condensed("╭─ Value error ───────╮\\n│ Error parsing --lr: │\\n│ must be a number.   │\\n╰─────────────────────╯")
-    '--lr: must be a number'
+    >>> _condensed("╭─ Value error ────╮\\n│ Error parsing -l: │\\n│ must be a number. │\\n╰───────────────────╯")
+    '-l: must be a number'
     """
     plain = re.sub(r"\x1b\[[0-9;]*m", "", framed)
     lines = [line.strip(" │╭╮╰╯─") for line in plain.splitlines()][1:]  # the first is the box's title

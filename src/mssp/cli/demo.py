@@ -54,14 +54,14 @@ class DemoCommand:
         # SP has no aggregation factor of its own: it keeps that of the base.
         base = _shape(1)
         mult = 1.0 if scheme == "mssp" else 1 / base.active
-        return plan(_shape(factor), base, scheme=scheme, optimizer="adam", regime="II", lr=self.lr, aggregation_mult=mult)
+        return plan(
+            _shape(factor), base, scheme=scheme, optimizer="adam", regime="II", lr=self.lr, aggregation_mult=mult
+        )
 
 
 def _shape(factor: int) -> Shape:
     experts = 4 * factor
-    return Shape(
-        width=_BASE_WIDTH * factor, expert_width=16, experts=experts, active=experts, depth=1, inputs=_INPUTS
-    )
+    return Shape(width=_BASE_WIDTH * factor, expert_width=16, experts=experts, active=experts, depth=1, inputs=_INPUTS)
 
 
 def _train(planned: Plan, steps: int, seed: int) -> float:
@@ -108,7 +108,7 @@ def _train(planned: Plan, steps: int, seed: int) -> float:
         inputs = centres[labels] + torch.randn(_BATCH, _INPUTS, generator=generator)
         loss = F.cross_entropy(model(inputs), labels)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(loss.item())
     last = losses[-max(1, steps // 10) :]

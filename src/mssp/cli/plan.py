@@ -109,7 +109,9 @@ class PlanCommand:
         elif self.markdown:
             print(made.markdown())
         else:
-            show.table(plan_text.title(made), plan_text.facts(made), plan_text.columns(made), list(plan_text.rows(made)))
+            show.table(
+                plan_text.title(made), plan_text.facts(made), plan_text.columns(made), list(plan_text.rows(made))
+            )
         return 0
 
     def _planned(self) -> Plan:
