@@ -80,8 +80,8 @@ REASONS: dict[str, Reason] = {
             "II": "The hidden layer has a fixed size N_e, so the gradient at each of its units is 1/M, not 1/(MN).",
             "III": "MSSP draws one matrix and gives it to all experts. Independent experts would average out: what "
             "they start with contributes only M^-1/2 to their mean, while what they learn contributes order 1. Equal "
-            "experts add up coherently, and the router makes them differ. Boosting the variance, as in Regime II, would "
-            "make the backward pass diverge here.",
+            "experts add up coherently, and the router makes them differ. Boosting the variance, as in Regime II, "
+            "would make the backward pass diverge here.",
         },
     ),
     "expert_in_bias": Reason(
