@@ -1,0 +1,40 @@
+"""The corrections to the printed table, by measurement (docs/errata.md has the full tables)."""
+
+from __future__ import annotations
+
+import pytest
+
+import mssp
+from bench_gradients import DEPTHS, MARGIN, WIDTHS, exponents, family
+
+SEEDS, STEPS = 3, 10
+
+
+@pytest.mark.slow
+def test_gradients_inside_blocks_fall_with_depth() -> None:
+    """Hence the factor L in SGD's learning rates, which the table leaves out."""
+    shapes = [mssp.Shape(width=64, expert_width=16, experts=4, active=4, depth=depth) for depth in DEPTHS]
+    found = exponents(shapes, DEPTHS, "III", "sgd", STEPS, SEEDS)
+    inside = ("norm", "qk_norm", "hidden", "bias", "router", "expert_in", "expert_out")
+    outside = ("embedding", "final_norm", "readout")
+    for role in inside:
+        assert found[role][0] == pytest.approx(-1, abs=MARGIN), role
+    for role in outside:
+        assert found[role][0] == pytest.approx(0, abs=MARGIN), role
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("regime", ["II", "III"])
+def test_gradients_of_biases_and_experts_fall_with_width(regime: str) -> None:
+    """A hidden bias has gradient 1/N, not 1; the derived rules are those of the measured scale."""
+    found = exponents([family(regime, width) for width in WIDTHS], WIDTHS, regime, "adam", STEPS, SEEDS)
+    expected = {
+        "bias": -1,
+        "router_bias": -1,
+        "expert_in_bias": -1 if regime == "II" else -2,
+        "expert_out_bias": -2,
+        "expert_in": -1 if regime == "II" else -2,
+        "expert_out": -2,
+    }
+    for role, exponent in expected.items():
+        assert found[role][0] == pytest.approx(exponent, abs=MARGIN), role
