@@ -328,6 +328,8 @@ def test_scaling_needs_our_groups_and_can_be_removed() -> None:
         mssp.scale_gradients(torch.optim.Adam([weight]))
     stepper = torch.optim.SGD([{"params": [weight], "grad_scale": 3.0, "lr": 1.0}])
     handle = mssp.scale_gradients(stepper)
+    with pytest.raises(ValueError, match=r"scales gradients already: call mssp.scale_gradients once"):
+        mssp.scale_gradients(stepper)
     weight.grad = torch.ones(2)
     stepper.step()
     assert weight.tolist() == [-2.0, -2.0]

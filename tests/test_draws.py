@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,14 @@ from mssp.draws import normals
 def test_any_part_is_the_part_of_the_whole(start: int, count: int) -> None:
     whole = normals(3, "w", 0, 201_000)
     assert np.array_equal(normals(3, "w", start, start + count), whole[start : start + count])
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    alone = normals(0, "w", 5, 2_500_000)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert np.array_equal(normals(0, "w", 5, 2_500_000), alone)
+    assert np.array_equal(normals(0, "w", 1_048_580, 1_048_600), alone[1_048_575:1_048_595])
 
 
 def test_seed_and_name_tell_sequences_apart() -> None:

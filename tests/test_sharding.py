@@ -43,11 +43,12 @@ def assert_same(sharded: nn.Module, plan: mssp.Plan) -> None:
 
 def sharded_by_fsdp(plan: mssp.Plan) -> nn.Module:
     """The order of real training scripts: meta, shard, materialise, initialize."""
+    mesh = init_device_mesh("cpu", (RANKS,))
     with torch.device("meta"):
         model = Transformer(plan)
     for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     model.to_empty(device="cpu")
     return model
 

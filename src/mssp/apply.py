@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,6 @@ _OPTIMIZERS: dict[str, type[Optimizer]] = {
 }
 # Two learning rates that a schedule scaled alike differ by rounding only.
 _RATIO_TOLERANCE = 1e-6
-_gradient_scalers: WeakSet[Optimizer] = WeakSet()
 
 
 def initialize(
@@ -112,27 +111,26 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
         if id(parameter) not in held:
             raise ValueError(f"{info.name} is in no group of the optimizer")
         group = held[id(parameter)]
-        wanted = {**_group_settings(plan, info.role, values)}
+        wanted = _group_settings(plan, info.role, values)
         del wanted["name"], wanted["lr"]
         for key, number in wanted.items():
             if not _equal(group.get(key), number):
                 raise ValueError(f"{info.name} ({info.role}) has {key} {group.get(key)}, the plan says {number}")
-    if plan.grad_scale and optimizer not in _gradient_scalers:
+    if plan.grad_scale and not _scales_gradients(optimizer):
         raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
     check_schedule(optimizer, plan)
 
 
 def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
     """The factor by which a schedule scales all learning rates right now; raises unless it is the same for all."""
-    factors: dict[str, float] = {}
+    factors: list[float] = []
     for index, group in enumerate(optimizer.param_groups):
         if "name" not in group or "lr_scale" not in group:
             raise ValueError(f"group {index} has no name and lr_scale: it was not made by mssp.param_groups")
         planned = plan.lr * plan.lr_mult.get(group["name"].split()[0], 1.0) * group["lr_scale"]
-        factors[group["name"]] = float(group["lr"]) / planned
-    usual = median(factors.values())
-    for group in optimizer.param_groups:
-        factor = factors[group["name"]]
+        factors.append(float(group["lr"]) / planned)
+    usual = median(factors)
+    for group, factor in zip(optimizer.param_groups, factors, strict=True):
         if not math.isclose(factor, usual, rel_tol=_RATIO_TOLERANCE):
             raise ValueError(
                 f"learning rates left the plan's ratios: group '{group['name']}' has lr {float(group['lr']):.4g}, "
@@ -151,8 +149,14 @@ def scale_gradients(optimizer: Optimizer) -> RemovableHandle:
     for index, group in enumerate(optimizer.param_groups):
         if "grad_scale" not in group:
             raise ValueError(f"group {index} has no grad_scale: it was not made by mssp.param_groups")
-    _gradient_scalers.add(optimizer)
+    if _scales_gradients(optimizer):
+        raise ValueError("the optimizer scales gradients already: call mssp.scale_gradients once")
     return optimizer.register_step_pre_hook(_scale_before_step)
+
+
+def _scales_gradients(optimizer: Optimizer) -> bool:
+    # Asked of the optimizer itself, so that a removed hook is not taken for a present one.
+    return _scale_before_step in getattr(optimizer, "_optimizer_step_pre_hooks", {}).values()
 
 
 def _scale_before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -212,10 +216,11 @@ def _group_settings(plan: Plan, role: str, values: Values) -> dict[str, Any]:
 
 def _name_apart(groups: list[dict[str, Any]]) -> None:
     """Names that tell groups apart: the role, with the fans where one role has several groups."""
+    several = {role for role, count in Counter(group["name"] for group in groups).items() if count > 1}
     for group in groups:
-        fans = group.pop("fans")
-        if sum(other["name"].split()[0] == group["name"] for other in groups) > 1:
-            group["name"] += f" {fans[0]}->{fans[1]}"
+        fan_in, fan_out = group.pop("fans")
+        if group["name"] in several:
+            group["name"] += f" {fan_in}->{fan_out}"
 
 
 def _rounded(number: float | None) -> str:

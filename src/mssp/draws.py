@@ -11,6 +11,8 @@ True
 from __future__ import annotations
 
 import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +21,40 @@ import numpy.typing as npt
 _NORMALS_PER_STEP = 8
 # Elements turned at a time: large enough to amortise calls, small enough to stay in cache.
 _CHUNK = 1 << 16
+# Elements that are worth a thread of their own.
+_BLOCK = 1 << 20
 
 
 def normals(seed: int, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
     """Elements ``start`` to ``stop`` of the standard normal sequence that belongs to ``(seed, name)``."""
     out = np.empty(stop - start, dtype=np.float32)
+    key = _key(seed, name)
+    if len(out) <= _BLOCK:
+        _fill(out, key, start)
+        return out
+    with ThreadPoolExecutor(_threads()) as pool:  # numpy lets go of the interpreter while it computes
+        blocks = range(0, len(out), _BLOCK)
+        list(pool.map(lambda first: _fill(out[first : first + _BLOCK], key, start + first), blocks))
+    return out
+
+
+def _fill(out: npt.NDArray[np.float32], key: int, start: int) -> None:
     first_step = start // _NORMALS_PER_STEP
     skipped = start - first_step * _NORMALS_PER_STEP
-    generator = np.random.Philox(key=_key(seed, name))
+    generator = np.random.Philox(key=key)
     generator.advance(first_step)
     filled = 0
     while filled < len(out):
-        count = min(_CHUNK, -(-(len(out) - filled + skipped) // _NORMALS_PER_STEP) * _NORMALS_PER_STEP)
-        chunk = _box_muller(generator.random_raw(count // 2))[skipped:]
+        steps = -(-(len(out) - filled + skipped) // _NORMALS_PER_STEP)
+        chunk = _box_muller(generator.random_raw(min(_CHUNK, steps * _NORMALS_PER_STEP) // 2))[skipped:]
         taken = min(len(chunk), len(out) - filled)
         out[filled : filled + taken] = chunk[:taken]
         filled, skipped = filled + taken, 0
-    return out
+
+
+def _threads() -> int:
+    """As many as other libraries take: launchers that start many processes set OMP_NUM_THREADS."""
+    return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
 def _key(seed: int, name: str) -> int:
