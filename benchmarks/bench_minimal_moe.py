@@ -17,7 +17,7 @@ import mssp
 from mssp.plan_text import markdown_table
 
 WIDTHS = {"II": (128, 256, 512, 1024), "III": (64, 128, 256, 512)}
-SEEDS = 40
+SEEDS = 100
 INPUTS = 4
 # regime, quantity -> printed exponent, exponent that follows from the definitions
 CLAIMS = {
