@@ -19,7 +19,7 @@ def test_the_table_a_person_wants() -> None:
     assert text.startswith("MSSP, Regime III, AdamW\n")
     assert "base     N 256  N_e 128  M 8  K 4  L 8  D 1" in text
     assert "aggregation 0.03125, residual 0.125" in text
-    assert row(text, "expert_in") == "expert_in 0.0221 N⁻¹ᐟ² 0.0005 N⁻¹ 1.563e-10 M⁻¹N⁻¹L⁻¹ 0.8 tied across experts"
+    assert row(text, "expert_in") == "expert_in 0.0221 N⁻¹ᐟ² 0.0005 N⁻¹ 1.563e-10 M⁻¹N⁻¹L⁻¹ 0.8 tied"
     assert row(text, "readout") == "readout 0 0.0005 N⁻¹ 1e-08 1 0.8"
     assert row(text, "qk_norm").endswith("derived")
     assert all(row(text, role) for role in ROLES)
@@ -33,12 +33,12 @@ def test_sgd_has_no_eps_column_and_names_errata() -> None:
 
 def test_gradient_scales_are_shown() -> None:
     text = str(mssp.plan(TARGET, BASE, lr=4e-3, grad_scale=True))
-    assert row(text, "expert_out") == "expert_out 0.03125 N_e⁻¹ᐟ² 0.0005 N_e⁻¹ 1e-08 64 MNL tied across experts"
+    assert row(text, "expert_out") == "expert_out 0.03125 N_e⁻¹ᐟ² 0.0005 N_e⁻¹ 1e-08 64 MNL tied"
 
 
 def test_markdown_is_a_table() -> None:
     lines = PLAN.markdown().splitlines()
-    assert "| role | init std | lr | eps | weight decay | note |" in lines
+    assert "| role | init std | lr | eps | wd | note |" in lines
     assert "| router | 0.0221 N⁻¹ᐟ² | 0.0005 N⁻¹ | 1.25e-09 M⁻¹L⁻¹ | 0.8 |  |" in lines
     assert sum(line.startswith("| ") for line in lines) == 1 + len(ROLES)
 

@@ -51,7 +51,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
 def columns(plan: Plan) -> list[str]:
     scaled = ["grad scale"] if plan.grad_scale else []
     adam = ["eps", *scaled] if plan.optimizer != "sgd" else []
-    return ["role", "init std", "lr", *adam, *(["weight decay"] if plan.weight_decay else []), "note"]
+    return ["role", "init std", "lr", *adam, *(["wd"] if plan.weight_decay else []), "note"]
 
 
 def rows(plan: Plan) -> Iterator[list[str]]:
@@ -60,7 +60,7 @@ def rows(plan: Plan) -> Iterator[list[str]]:
         rule = plan.rule(role)
 
         def cell(value: float, power: Power, rule: Any = rule) -> str:
-            return f"{number(value):<10} {rule.by_shape(power)}"
+            return f"{number(value)}\t{rule.by_shape(power)}"
 
         init = "0" if rule.init_std is None else cell(values.init_std, rule.init_std)
         row = [role, "1" if role in GAINS else init, cell(values.lr, rule.lr)]
@@ -68,16 +68,23 @@ def rows(plan: Plan) -> Iterator[list[str]]:
             scaling = [cell(values.grad_scale, 1 / rule.eps)] if plan.grad_scale else []
             row += [number(values.eps), *scaling] if plan.grad_scale else [cell(values.eps, rule.eps)]
         row += [number(values.weight_decay)] if plan.weight_decay else []
-        notes = ["tied across experts"] if values.tied else []
+        notes = ["tied"] if values.tied else []
         notes += [values.source] if values.source != "table" else []
         yield [*row, ", ".join(notes)]
 
 
+def table(plan: Plan) -> list[list[str]]:
+    return [columns(plan), *rows(plan)]
+
+
 def text(plan: Plan) -> str:
-    lines = [title(plan), *(f"  {name:<8} {content}" for name, content in facts(plan)), ""]
-    lines += align([columns(plan), *rows(plan)])
-    lines += [f"warning: {warning}" for warning in plan.warnings]
-    return "\n".join(lines)
+    lines = table_lines(title(plan), facts(plan), table(plan))
+    return "\n".join([*lines, *(f"warning: {warning}" for warning in plan.warnings)])
+
+
+def table_lines(title: str, facts: Sequence[tuple[str, str]], table: Sequence[Sequence[str]]) -> list[str]:
+    """A title, facts by name, and a table under them."""
+    return [title, *(f"  {name:<8} {content}" for name, content in facts), "", *align(table)]
 
 
 def markdown(plan: Plan) -> str:
@@ -93,10 +100,18 @@ def markdown_table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list
 
 
 def align(table: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side, a rule under the header."""
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    """Columns side by side, a rule under the header; within a cell, what follows a tab lines up too."""
+    columns = [_aligned_cells(column) for column in zip(*table, strict=True)]
+    widths = [max(map(len, column)) for column in columns]
+    rows = zip(*columns, strict=True)
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]
+
+
+def _aligned_cells(column: Sequence[str]) -> list[str]:
+    first = max((len(cell.partition("\t")[0]) for cell in column if "\t" in cell), default=0)
+    parts = [cell.partition("\t") for cell in column]
+    return [f"{head:<{first}} {tail}" if tab else head for head, tab, tail in parts]
 
 
 @dataclass(frozen=True)

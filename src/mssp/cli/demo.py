@@ -32,8 +32,8 @@ class DemoCommand:
         if self.steps < 1:
             raise ValueError(f"--steps must be a positive whole number, got {self.steps}")
         largest = self._plan("mssp", 4)
-        rows = list(plan_text.rows(largest))
-        show.table("The plan: " + plan_text.title(largest), plan_text.facts(largest), plan_text.columns(largest), rows)
+        heading = f"The plan: {plan_text.title(largest)}"
+        show.lines(plan_text.table_lines(heading, plan_text.facts(largest), plan_text.table(largest)), [heading])
         print(
             f"\nThe same hyperparameters at three sizes: final loss of {self.steps} steps, {_SEEDS} seeds, mean ± "
             "standard error\n"
@@ -46,7 +46,7 @@ class DemoCommand:
                 row.append(_summary([_train(self._plan(scheme, factor), self.steps, seed) for seed in range(_SEEDS)]))
             body.append(row)
         _progress("")
-        show.table("", [], ["size", "carried by mssp", "one lr for everything"], body)
+        show.lines(plan_text.align([["size", "carried by mssp", "one lr for everything"], *body]))
         print("\nTry next:  mssp explain expert_out --regime II   |   mssp plan --help")
         return 0
 

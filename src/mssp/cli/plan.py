@@ -109,9 +109,8 @@ class PlanCommand:
         elif self.markdown:
             print(made.markdown())
         else:
-            show.table(
-                plan_text.title(made), plan_text.facts(made), plan_text.columns(made), list(plan_text.rows(made))
-            )
+            text = plan_text.table_lines(plan_text.title(made), plan_text.facts(made), plan_text.table(made))
+            show.lines(text, emphasised=text[:1])
         return 0
 
     def _planned(self) -> Plan:
