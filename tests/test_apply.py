@@ -127,6 +127,28 @@ def test_nothing_is_attached_to_parameters() -> None:
     assert all(not vars(parameter) for parameter in model.parameters())
 
 
+def test_parameters_that_cannot_be_written_are_refused_before_any_is() -> None:
+    plan = make(scheme="mup")
+    model = nn.ParameterDict({"a": torch.ones(8, 64), "b": nn.Parameter(torch.ones(64).expand(64, 64))})
+    claims = {"a": ParamInfo("readout", layout="out in"), "b": ParamInfo("hidden", layout="out in")}
+    with pytest.raises(ValueError, match="b is an expanded view"):
+        mssp.initialize(model, plan, claims)
+    assert (model["a"] == 1).all()
+    with pytest.raises(ValueError, match=r"seed must be a whole number, got 0\.5"):
+        mssp.initialize(model, plan, claims, seed=0.5)  # type: ignore[arg-type]
+
+
+def test_weights_with_few_axes_are_drawn() -> None:
+    plan = make(readout="mup")
+    model = nn.ParameterDict({"gate": torch.ones(64), "scalar": torch.ones(()), "head": torch.ones(64)})
+    claims = {"gate": ParamInfo("shared_gate", layout="in"), "scalar": ParamInfo("hidden", fan_in=1, fan_out=1),
+              "head": ParamInfo("readout", layout="in")}  # fmt: skip
+    mssp.initialize(model, plan, claims)
+    assert not model["gate"].any()
+    assert model["scalar"].item() != 1
+    assert 0 < model["head"].std().item() < 0.05
+
+
 def test_a_zero_router_with_top_k_needs_randomness() -> None:
     sparse = Shape(width=64, expert_width=32, experts=4, active=2, depth=2)
     with pytest.warns(PlanWarning, match="router starts at zero"):
@@ -254,7 +276,7 @@ def _set(key: str, number: float) -> Any:
         (_set("eps", 1e-8), r"router.weight \(router\) has eps 1e-08, the plan says"),
         (_set("weight_decay", 0.1), r"has weight_decay 0.1, the plan says 6.4"),
         (_set("lr", 1e-2), r"group 'router' has lr 0.01, 64 of its planned value, where most have 1"),
-        (_set("initial_lr", 1e-2), r"has initial_lr 0.01, the plan says 0.00015625"),
+        (_set("initial_lr", 1e-2), r"group 'router' has initial_lr 0.01, 64 of its planned value, where most have 1"),
         (lambda s: s.param_groups[0]["params"].clear(), "embed.weight is in no group of the optimizer"),
         (lambda s: s.param_groups[0]["params"].append(nn.Parameter(torch.ones(3))), r"holds a parameter \(3,\) that"),
         (lambda s: s.param_groups[1]["params"].append(s.param_groups[0]["params"][0]), "embed.weight is in two groups"),
@@ -283,8 +305,44 @@ def test_a_schedule_that_sets_one_lr_for_all_is_caught() -> None:
         group["lr"] = 3e-4
     with pytest.raises(ValueError, match="learning rates left the plan's ratios: group"):
         mssp.check_schedule(stepper, plan)
-    with pytest.raises(ValueError, match="group 0 has no name and lr_scale"):
+    with pytest.raises(ValueError, match="group 0 has no name, lr and lr_scale"):
         mssp.check_schedule(torch.optim.AdamW(model.parameters()), plan)
+
+
+def test_one_cycle_moves_the_initial_learning_rates_together() -> None:
+    plan = make()
+    model = ready(plan)
+    stepper = torch.optim.AdamW(mssp.param_groups(model, plan, CLAIMS))
+    highest = [group["lr"] for group in stepper.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(stepper, highest, total_steps=10)
+    for _ in range(4):
+        backward(model)
+        stepper.step()
+        schedule.step()
+    mssp.verify(model, stepper, plan, CLAIMS)
+
+
+def test_subclasses_count_as_what_they_derive_from() -> None:
+    class Logged(torch.optim.AdamW):
+        pass
+
+    plan, other = make(optimizer="adamw"), make(optimizer="sgd")
+    model = ready(plan)
+    mssp.verify(model, Logged(mssp.param_groups(model, plan, CLAIMS)), plan, CLAIMS)
+    with pytest.raises(ValueError, match="the plan is for SGD, the optimizer is Logged"):
+        mssp.verify(model, Logged(mssp.param_groups(model, plan, CLAIMS)), other, CLAIMS)
+
+
+def test_groups_of_one_role_have_names_of_their_own() -> None:
+    plan = mssp.plan(LARGE, SHAPE, lr=1e-2)
+    model = nn.ParameterDict({name: torch.ones(128, 128) for name in "abc"})
+    claims = {
+        "a": ParamInfo("hidden", layout="out in"),
+        "b": ParamInfo("hidden", layout="out in", base_fan_in=128),
+        "c": ParamInfo("hidden", layout="out in", base_fan_in=32),
+    }
+    names = [group["name"] for group in mssp.param_groups(model, plan, claims)]
+    assert names == ["hidden 128->128", "hidden 128->128 (2)", "hidden 128->128 (3)"]
 
 
 def test_a_reloaded_optimizer_verifies() -> None:
@@ -333,6 +391,8 @@ def test_scaling_needs_our_groups_and_can_be_removed() -> None:
     weight.grad = torch.ones(2)
     stepper.step()
     assert weight.tolist() == [-2.0, -2.0]
+    with pytest.raises(ValueError, match=r"do not go with step\(closure\)"):
+        stepper.step(lambda: 0.0)
     handle.remove()
     weight.grad = torch.ones(2)
     stepper.step()

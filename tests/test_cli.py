@@ -87,6 +87,15 @@ def test_a_plan_file_can_be_extended(capsys: pytest.CaptureFixture[str], tmp_pat
     assert refused(capsys, "plan", "--extend", str(file), *sizes, "--lr", "1") == (
         "--lr does not go with --extend: the plan file says it"
     )
+    for flag, default in (
+        ("--optimizer", "adamw"),
+        ("--scheme", "mssp"),
+        ("--readout", "zero"),
+        ("--weight-decay", "0"),
+    ):
+        assert f"{flag} does not go with --extend" in refused(
+            capsys, "plan", "--extend", str(file), *sizes, flag, default
+        )
     file.write_text("{}", encoding="utf-8")
     assert "not a plan file" in refused(capsys, "plan", "--extend", str(file), *sizes)
     assert "No such file" in refused(capsys, "plan", "--extend", str(tmp_path / "none.json"), *sizes)
@@ -102,6 +111,9 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
     by_config = run(capsys, "plan", *files, "--lr", "4e-3", "--json")
     assert by_config == run(capsys, "plan", *STEP, "--json")
     assert "exclude each other" in refused(capsys, "plan", *files, "--lr", "1", "--base.width", "3")
+    assert "--target: inputs must be" in refused(capsys, "plan", *files, "--lr", "1", "--target.inputs", "0")
+    (tmp_path / "base.json").write_text("[" * 100_000, encoding="utf-8")
+    assert "base.json: " in refused(capsys, "plan", *files, "--lr", "1")
     (tmp_path / "base.json").write_text('{"hidden_size": 3}', encoding="utf-8")
     assert "base.json: the model config has no expert_width" in refused(capsys, "plan", *files, "--lr", "1")
 
@@ -122,7 +134,17 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
         (["plan", *STEP, "--regime", "V"], "unknown regime 'V': use one of I, II, III"),
         (["plan", *STEP, "--init-std", "tiny"], "--init-std takes a number or ROLE=NUMBER, got 'tiny'"),
         (["plan", *STEP, "--init-std", "q=1"], "unknown role 'q' in init_std"),
-        (["plan", *STEP, "--lr-mult", "3"], "unknown role 'all' in lr_mult"),
+        (["plan", *STEP, "--lr-mult", "3"], "lr_mult is by role: use one of embedding"),
+        (["plan", *STEP, "--lr-mult", "router=1", "router=2"], "--lr-mult says router twice"),
+        (["plan", *STEP, "--weight-decay", "some"], "--weight-decay: must be a number, got 'some'"),
+        (
+            ["plan", *STEP, "--target.width", "1" + "0" * 320],
+            "--target: width must be a positive whole number, got one of",
+        ),
+        (["plan", *STEP, "--optimizer", "sgd", "--lr", "1e308", "--json"], "comes to inf: outside the range"),
+        (["plan", "--extend", "", *flags("target", TARGET)], "Is a directory"),
+        (["--json", "plan"], "unknown command '--json': use one of plan"),
+        (["demo", "--steps", "1.5"], "--steps: must be a positive whole number, got '1.5'"),
         (["plan", *STEP, "--recipe.betas", "0.9", "x"], "--recipe.betas: must be two numbers, got '0.9 x'"),
         (["plan", *STEP, "--json", "--markdown"], "--json and --markdown exclude each other"),
         (["plan", *flags("target", TARGET), "--lr", "1"], "regime cannot be inferred: there is no base"),

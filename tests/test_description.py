@@ -8,7 +8,8 @@ from torch import nn
 
 import mssp
 from mssp import ParamInfo, describe
-from mssp.description import clean_name, parse_layout
+from mssp.description import name_cleaner
+from mssp.param_info import parse_layout
 from mssp.rules import ROLES
 from own_transformer import CLAIMS, Transformer
 
@@ -59,10 +60,12 @@ def test_frozen_parameters_need_no_role() -> None:
     ("claim", "message"),
     [
         (ParamInfo("hidden"), "say its layout"),
-        (ParamInfo("hidden", layout="out in out"), "names 3 axes"),
+        (ParamInfo("hidden", layout="in"), "names 1 axes, the tensor has"),
         (ParamInfo("hidden", layout="(3 out) in"), "splits an axis of 8 into 3 parts"),
         (ParamInfo("hidden", layout="out in", fan_in=5), "fan_in is given as 5, but its layout 'out in' says 4"),
-        (ParamInfo("expert_in", layout="out", expert_axis=2), "has no axis 2 for experts"),
+        (ParamInfo("expert_in", layout="in", expert_axis=2), "has no axis 2 for experts"),
+        (ParamInfo("expert_in", layout="out in"), r"say its expert_axis, or write \{expert\} for the number"),
+        (ParamInfo("hidden", layout="out", expert_axis=1), "names no input axis, which a hidden has"),
     ],
 )
 def test_claims_that_do_not_fit_the_tensor(claim: ParamInfo, message: str) -> None:
@@ -75,6 +78,19 @@ def test_claims_that_mean_nothing() -> None:
         ParamInfo("attention")
     with pytest.raises(ValueError, match="'rows' is not an axis"):
         ParamInfo("hidden", layout="rows in")
+    for layout in ("(0 out) in", "out out", "in vocab", ""):
+        with pytest.raises(ValueError, match="layout"):
+            ParamInfo("hidden", layout=layout)
+    fans: Any
+    for fans in ({"fan_in": -8}, {"fan_in": 0}, {"base_fan_in": 0}, {"fan_out": 2.5}, {"base_fan_out": float("nan")}):
+        with pytest.raises(ValueError, match="of a hidden must be a positive whole number"):
+            ParamInfo("hidden", **fans)
+    claims: Any
+    for claims in (["w"], {"w": 5}, {3: "bias"}):
+        with pytest.raises(ValueError, match="claims must map name patterns"):
+            describe(small(), claims)
+    with pytest.raises(ValueError, match=r"names \{expert\} more than once"):
+        describe(small(), {"{expert}.{expert}": "bias"})
 
 
 def test_layouts() -> None:
@@ -92,9 +108,11 @@ def test_fans_may_be_given_instead_of_a_layout() -> None:
 
 
 def test_wrappers_do_not_change_names() -> None:
-    assert clean_name("module._orig_mod.a.module.b") == "a.module.b"
-    assert clean_name("_orig_mod.module.a") == "a"
-    assert clean_name("module") == "module"
+    inner = nn.ModuleDict({"a": nn.ModuleDict({"module": nn.Linear(2, 2)})})
+    assert name_cleaner(inner)("a.module.weight") == "a.module.weight"
+    wrapped = nn.ModuleDict({"_orig_mod": nn.ModuleDict({"module": inner})})
+    assert name_cleaner(wrapped)("_orig_mod.module.a.module.weight") == "a.module.weight"
+    assert name_cleaner(wrapped)("module.a.*") == "a.*"
     compiled: Any = torch.compile(Transformer(PLAN))
     assert [i.name for i in describe(compiled, CLAIMS)] == [i.name for i in describe(Transformer(PLAN), CLAIMS)]
 
@@ -117,6 +135,47 @@ def test_experts_that_are_modules_of_their_own() -> None:
     infos = describe(model, {"*.experts.{expert}.weight": ParamInfo("expert_in", layout="out in")})
     assert {info.tied_as for info in infos} == {"layer.experts.{expert}.weight"}
     assert {info.experts for info in infos} == {3}
+
+
+def test_expert_numbers_are_whole() -> None:
+    experts = nn.ModuleList(nn.Linear(8, 4, bias=False) for _ in range(12))
+    infos = describe(experts, {"*{expert}.weight": ParamInfo("expert_in", layout="out in")})
+    assert {info.tied_as for info in infos} == {"{expert}.weight"}
+    assert {info.experts for info in infos} == {12}
+
+
+def test_parameters_that_would_share_a_name_are_refused() -> None:
+    class Confusing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self._orig_mod = nn.Linear(4, 4, bias=False)
+            self.weight = nn.Parameter(torch.ones(4, 4))
+
+    with pytest.raises(ValueError, match="two parameters are called weight"):
+        describe(Confusing(), {"*": ParamInfo("hidden", layout="out in")})
+
+    class Honest(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(4, 4, bias=False)
+            self.weight = nn.Parameter(torch.ones(4, 4))
+
+    names = [info.name for info in describe(Honest(), {"*": ParamInfo("hidden", layout="out in")})]
+    assert names == ["weight", "module.weight"]
+
+
+def test_parameters_without_a_shape_or_entries_are_refused() -> None:
+    with pytest.raises(ValueError, match="weight has no shape yet: run the model once"):
+        describe(nn.LazyLinear(4), {"*": "bias"})
+    with pytest.raises(ValueError, match=r"w \(0, 5\) is empty"):
+        describe(_holding(torch.empty(0, 5)), {"w": ParamInfo("hidden", layout="out in")})
+
+
+def test_every_name_of_a_shared_parameter_is_claimed() -> None:
+    model: Any = nn.ModuleDict({"embed": nn.Embedding(10, 8), "head": nn.Linear(8, 10, bias=False)})
+    model["head"].weight = model["embed"].weight
+    with pytest.raises(ValueError, match=r"head.weight \(10, 8\) \(the same parameter as embed.weight\) is unclaimed"):
+        describe(model, {"embed.weight": ParamInfo("embedding", layout="vocab out")})
 
 
 def test_tied_embeddings_are_seen_by_identity() -> None:

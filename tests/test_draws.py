@@ -22,6 +22,12 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(normals(0, "w", 1_048_580, 1_048_600), alone[1_048_575:1_048_595])
 
 
+@pytest.mark.parametrize("setting", ["4,2", "0", "-1", "many", ""])
+def test_odd_thread_settings_do_no_harm(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", setting)
+    assert len(normals(0, "w", 0, 1_100_000)) == 1_100_000
+
+
 def test_seed_and_name_tell_sequences_apart() -> None:
     first = normals(0, "a", 0, 1000)
     assert np.array_equal(first, normals(0, "a", 0, 1000))

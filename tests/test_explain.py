@@ -42,3 +42,8 @@ def test_what_is_not_covered_is_refused() -> None:
         explain("gate")
     with pytest.raises(ValueError, match="scheme 'jiang' is defined for adam and adamw in regime III"):
         explain("router", "I", "jiang")
+
+
+def test_other_schemes_cite_their_own_place() -> None:
+    assert "abc-parameterizations" in explain("router", scheme="sp").where
+    assert "arXiv 2601.20205" in explain("router", scheme="jiang").where

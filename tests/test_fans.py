@@ -56,9 +56,18 @@ def test_dense_inputs_and_lookups() -> None:
         (info("embedding", 3072, 1024), "fan_in 3072.* asks for 1"),
         (info("readout", 256, 10), "fan_in 256.* asks for 1024"),
         (info("shared_gate", 256, 1), "fan_in 256.* asks for 1024"),
+        (info("final_norm", None, 999), "fan_out 999.* asks for 1024"),
+        (info("expert_in_bias", None, 1024), "fan_out 1024.* asks for 512"),
+        (info("router_bias", None, 8), "fan_out 8.* asks for 32"),
     ],
 )
 def test_a_plan_for_another_model_is_refused(wrong: ParamInfo, message: str) -> None:
     plan = mssp.plan(TARGET, regime="III", lr=1.0)
     with pytest.raises(ValueError, match=f"the plan is for another model: .*{message}"):
         plan.resolve([info("hidden", 3, 5), wrong])
+
+
+def test_sides_that_cannot_have_grown_with_the_width_are_asked_for() -> None:
+    plan = mssp.plan(TARGET, BASE, lr=1.0)
+    with pytest.raises(ValueError, match=r"hidden 'w' has fan_in 501, which would be 125.2 at the base"):
+        plan.resolve([info("hidden", 501, 1024)])

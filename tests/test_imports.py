@@ -14,8 +14,8 @@ import mssp
 PACKAGE = Path(mssp.__file__).parent
 # From the ground up: a module may import those that stand before it.
 ORDER = [
-    "shape", "power", "rules", "regime", "settings", "fans", "plan_json", "plan_text", "planning", "reasons", "explain",
-    "description", "draws", "initial", "apply", "cli", "__main__",
+    "shape", "power", "rules", "regime", "settings", "fans", "plan_json", "plan_text", "values", "planning", "reasons",
+    "explain", "param_info", "description", "draws", "initial", "apply", "cli", "__main__",
 ]  # fmt: skip
 
 
@@ -32,6 +32,8 @@ def imported(path: Path) -> set[str]:
             node.body = []
     found = set()
     for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("mssp.")}
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mssp":
             rest = (node.module or "").split(".")[1:]
             found |= {rest[0]} if rest else {alias.name for alias in node.names} & set(ORDER)

@@ -99,8 +99,8 @@ def test_a_to_b_to_c_is_a_to_c(a: Shape, b: Shape, c: Shape, scheme: tuple[str, 
         assert math.isclose(rebased.roles[role].lr, direct.roles[role].lr, rel_tol=1e-12)
 
 
-@given(shapes, shapes, schemes, st.sampled_from(REGIMES))
-def test_effective_weight_decay_is_constant(a: Shape, b: Shape, scheme: tuple[str, str], regime: str) -> None:
+@given(shapes, shapes, st.sampled_from(REGIMES))
+def test_effective_weight_decay_is_constant(a: Shape, b: Shape, regime: str) -> None:
     plan = quiet_plan(b, a, scheme="mssp", regime=regime, lr=1e-2, weight_decay=0.1, lr_mult={"hidden": 16.0})
     for role, values in plan.roles.items():
         multiplier = 16.0 if role == "hidden" else 1.0
@@ -188,16 +188,31 @@ def test_regime_is_inferred_and_asked_for() -> None:
         ({"init_std": {"norm": 0.02}}, "init_std does not apply to norm: gains start at 1"),
         ({"init_mult": -1.0}, "init_mult of all must be a positive number"),
         ({"aggregation_mult": 0.0}, "aggregation_mult must be a positive number"),
+        ({"lr": 10**400}, "lr must be a positive number"),
+        ({"as_printed": "no"}, "as_printed must be True or False, got 'no'"),
+        ({"grad_scale": 1}, "grad_scale must be True or False, got 1"),
+        ({"recipe": {}}, "recipe must be a Recipe, got a dict"),
+        ({"base": {"width": 3}}, "base must be a Shape, got a dict"),
+        ({"target": None}, "target must be a Shape, got a NoneType"),
+        ({"eps": 5e-324}, "eps of .* comes to 0.0: outside the range of floating point"),
     ],
 )
 def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        mssp.plan(TARGET, BASE, **{"lr": 1e-3, **options})
+        mssp.plan(**{"target": TARGET, "base": BASE, "lr": 1e-3, **options})
 
 
 @pytest.mark.parametrize(
     ("recipe", "message"),
-    [({"betas": (0.9, 1.0)}, "betas must be two numbers"), ({"batch": 0}, "batch must be"), ({"warmup": -1}, "warmup")],
+    [
+        ({"betas": (0.9, 1.0)}, "betas must be two numbers"),
+        ({"betas": 0.9}, "betas must be two numbers"),
+        ({"betas": ("0.9", "0.95")}, "betas must be two numbers"),
+        ({"betas": (0.9,)}, "betas must be two numbers"),
+        ({"batch": 0}, "batch must be a positive whole number"),
+        ({"batch": True}, "batch must be a positive whole number"),
+        ({"warmup": -1}, "warmup must be a positive whole number"),
+    ],
 )
 def test_bad_recipes_are_named(recipe: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -220,6 +235,31 @@ def test_a_changed_recipe_is_warned_of() -> None:
     with pytest.warns(PlanWarning, match="batch changes from 256 to 512") as caught:
         tuned.extend(TARGET, Recipe(batch=512, steps=1000))
     assert len(caught) == 1
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    import numpy as np
+
+    numbers: Any = {"lr": np.float64(4e-3), "weight_decay": np.float32(0.5), "lr_mult": {"router": np.int64(2)}}
+    plan = mssp.plan(TARGET, BASE, **numbers)
+    assert plan == mssp.plan(TARGET, BASE, lr=4e-3, weight_decay=0.5, lr_mult={"router": 2.0})
+    assert Recipe(betas=[np.float64(0.5), 0.75], batch=np.int64(8)) == Recipe((0.5, 0.75), 8)  # type: ignore[arg-type]
+
+
+def test_what_a_recipe_leaves_open_stays() -> None:
+    tuned = mssp.plan(BASE, BASE, regime="III", recipe=Recipe(betas=(0.9, 0.95), warmup=0), lr=1e-3)
+    assert tuned.extend(TARGET, Recipe(batch=64)).recipe == Recipe(betas=(0.9, 0.95), batch=64, warmup=0)
+    assert mssp.plan(TARGET, BASE, lr=1.0, tuned_with=Recipe(betas=(0.9, 0.95))).recipe.betas == (0.9, 0.95)
+
+
+def test_extending_is_checked_like_planning() -> None:
+    sgd = mssp.plan(TARGET, BASE, optimizer="sgd", lr=1.0)
+    with pytest.raises(ValueError, match="betas is Adam's"):
+        sgd.extend(TARGET, Recipe(betas=(0.9, 0.95)))
+    with pytest.raises(ValueError, match="target must be a Shape, got a dict"):
+        sgd.extend({"width": 3})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown multiplier 'sum': use one of aggregation"):
+        sgd.multiplier("sum")  # type: ignore[arg-type]
 
 
 def test_plans_cannot_be_changed() -> None:

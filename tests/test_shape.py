@@ -54,3 +54,8 @@ def test_hugging_face_configs(config: dict[str, int], expected: tuple[int, ...])
 def test_config_without_experts_is_refused() -> None:
     with pytest.raises(ValueError, match="no experts: expected n_routed_experts or num_local_experts or num_experts"):
         Shape.from_config({"hidden_size": 64, "intermediate_size": 32})
+
+
+def test_what_is_no_config_is_refused() -> None:
+    with pytest.raises(ValueError, match="a model config is a mapping of names to sizes, got a NoneType"):
+        Shape.from_config(None)  # type: ignore[arg-type]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mssp.apply import check_schedule, initialize, param_groups, scale_gradients, verify
-    from mssp.description import ParamInfo, describe
+    from mssp.description import describe
+    from mssp.param_info import ParamInfo
     from mssp.planning import Plan, plan
     from mssp.power import Power
     from mssp.rules import Rule, rule
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _HOMES = {
     "apply": ("check_schedule", "initialize", "param_groups", "scale_gradients", "verify"),
-    "description": ("ParamInfo", "describe"),
+    "description": ("describe",),
+    "param_info": ("ParamInfo",),
     "planning": ("Plan", "plan"),
     "power": ("Power",),
     "rules": ("Rule", "rule"),

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mssp.description import Claims, ParamInfo, describe, trainable
+from mssp.description import Claims, describe, trainable
 from mssp.initial import fill
+from mssp.param_info import ParamInfo
 from mssp.settings import PlanWarning
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
-    from mssp.planning import Plan, Values
+    from mssp.planning import Plan
+    from mssp.values import Values
 
 # Gates whose weights sum to one over the experts: with equal experts the router's gradient cancels.
 _SUMMING_GATES = ("softmax", "renormalised")
@@ -54,6 +56,8 @@ def initialize(
         gate: ``sigmoid``, ``softmax`` or ``renormalised``, to be warned where it does not go with tied experts.
         random_routing: the model adds routing noise or a random router bias, which zero routers with top-K need.
     """
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
     described = _described(model, plan, claims)
     _check_routing(plan, [info for info, _, _ in described], gate, random_routing)
     for info, parameter, _ in described:
@@ -61,6 +65,8 @@ def initialize(
             raise ValueError(f"{info.name} is on the meta device: call model.to_empty(device=...) first")
         if not parameter.is_floating_point():
             raise ValueError(f"{info.name} has dtype {parameter.dtype}: initial weights are floating-point numbers")
+        if 0 in (parameter.stride(axis) for axis, size in enumerate(parameter.shape) if size > 1):
+            raise ValueError(f"{info.name} is an expanded view, whose entries share memory: clone it first")
     with torch.no_grad():
         for info, parameter, values in described:
             fill(parameter, info, values, seed)
@@ -92,8 +98,9 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
     Call it after building or reloading. Learning rates may be anywhere on a schedule (see :func:`check_schedule`).
     """
     expected_class = _OPTIMIZERS[plan.optimizer]
-    # AdamW is a subclass of Adam, so the class itself is compared; optimizers from elsewhere pass by their values.
-    if type(optimizer).__module__.startswith("torch.optim") and type(optimizer) is not expected_class:
+    # The nearest class of torch's own is compared (AdamW derives from Adam); others pass by their values.
+    nearest = next((kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.optim")), None)
+    if nearest not in (expected_class, torch.optim.Optimizer, None):
         raise ValueError(f"the plan is for {expected_class.__name__}, the optimizer is {type(optimizer).__name__}")
     described = _described(model, plan, claims)
     names = {id(parameter): info.name for info, parameter, _ in described}
@@ -112,28 +119,36 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
             raise ValueError(f"{info.name} is in no group of the optimizer")
         group = held[id(parameter)]
         wanted = _group_settings(plan, info.role, values)
-        del wanted["name"], wanted["lr"]
+        del wanted["name"], wanted["lr"], wanted["initial_lr"]  # names are ours, learning rates are scheduled
         for key, number in wanted.items():
             if not _equal(group.get(key), number):
                 raise ValueError(f"{info.name} ({info.role}) has {key} {group.get(key)}, the plan says {number}")
     if plan.grad_scale and not _scales_gradients(optimizer):
         raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
+    _common_factor(optimizer, plan, "initial_lr")
     check_schedule(optimizer, plan)
 
 
 def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
     """The factor by which a schedule scales all learning rates right now; raises unless it is the same for all."""
+    return _common_factor(optimizer, plan, "lr")
+
+
+def _common_factor(optimizer: Optimizer, plan: Plan, key: str) -> float:
+    """What ``key`` of every group is, as a multiple of the planned learning rate."""
     factors: list[float] = []
     for index, group in enumerate(optimizer.param_groups):
-        if "name" not in group or "lr_scale" not in group:
-            raise ValueError(f"group {index} has no name and lr_scale: it was not made by mssp.param_groups")
+        if not {"name", "lr_scale", key} <= group.keys() or not group["lr_scale"] > 0:
+            raise ValueError(f"group {index} has no name, {key} and lr_scale: it was not made by mssp.param_groups")
         planned = plan.lr * plan.lr_mult.get(group["name"].split()[0], 1.0) * group["lr_scale"]
-        factors.append(float(group["lr"]) / planned)
+        factors.append(float(group[key]) / planned)
+    if not factors:
+        raise ValueError("the optimizer has no groups")
     usual = median(factors)
     for group, factor in zip(optimizer.param_groups, factors, strict=True):
         if not math.isclose(factor, usual, rel_tol=_RATIO_TOLERANCE):
             raise ValueError(
-                f"learning rates left the plan's ratios: group '{group['name']}' has lr {float(group['lr']):.4g}, "
+                f"learning rates left the plan's ratios: group '{group['name']}' has {key} {float(group[key]):.4g}, "
                 f"{factor:.4g} of its planned value, where most have {usual:.4g}; "
                 "a schedule must scale each group's initial_lr by one factor"
             )
@@ -159,7 +174,9 @@ def _scales_gradients(optimizer: Optimizer) -> bool:
     return _scale_before_step in getattr(optimizer, "_optimizer_step_pre_hooks", {}).values()
 
 
-def _scale_before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+def _scale_before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if any(callable(given) for given in (*args[1:], *kwargs.values())):  # the first is the optimizer itself
+        raise ValueError("scaled gradients do not go with step(closure): the closure would make them anew, unscaled")
     for group in optimizer.param_groups:
         gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
         if gradients and group["grad_scale"] != 1.0:
@@ -217,10 +234,14 @@ def _group_settings(plan: Plan, role: str, values: Values) -> dict[str, Any]:
 def _name_apart(groups: list[dict[str, Any]]) -> None:
     """Names that tell groups apart: the role, with the fans where one role has several groups."""
     several = {role for role, count in Counter(group["name"] for group in groups).items() if count > 1}
+    taken: Counter[str] = Counter()
     for group in groups:
         fan_in, fan_out = group.pop("fans")
         if group["name"] in several:
             group["name"] += f" {fan_in}->{fan_out}"
+        taken[group["name"]] += 1
+        if taken[group["name"]] > 1:  # the same sides, grown from different ones
+            group["name"] += f" ({taken[group['name']]})"
 
 
 def _rounded(number: float | None) -> str:

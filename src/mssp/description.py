@@ -1,64 +1,27 @@
-"""What each parameter of a model is: its role, its two sides, its axes.
+"""What each parameter of a model is.
 
 A description comes from modules that know themselves (``param_infos``) or from the user: name patterns and what they
-stand for. Every trainable parameter is claimed exactly once; nothing is guessed from a shape or a name, and nothing is
-attached to a parameter.
+stand for. Every trainable parameter is claimed exactly once, under each of its names; nothing is guessed from a shape
+or a name, and nothing is attached to a parameter.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mssp.rules import BIASES, GAINS, ROLES
+from mssp.param_info import ParamInfo
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
-# Parts that wrappers (compile, checkpointing, FSDP1) put into a name; DDP puts "module" in front.
+Claims = Mapping[str, ParamInfo | str]
+# Parts that wrappers (compile, checkpointing, FSDP1) put into a name; DDP puts "module" in front of all of them.
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
-_AXES = re.compile(r"\((\d+) (in|out)\)|\((in|out) (\d+)\)|(in|out|vocab)")
-
-
-@dataclass(frozen=True)
-class ParamInfo:
-    """One parameter, or what a name pattern stands for.
-
-    Args:
-        role: one of ``mssp.rules.ROLES``.
-        fan_in, fan_out: the sides of one matrix; read off the axes where ``layout`` names them.
-        expert_axis: the axis of a stacked tensor that runs over experts.
-        layout: the other axes in order: ``"out in"`` (torch's Linear), ``"in out"``, ``"vocab out"`` (a lookup: its
-            input is of order 1, so fan_in is 1), ``"(2 out) in"`` for gate and up in halves, ``"in (out 2)"``
-            interleaved, ``"(3 out) in"`` for a fused qkv.
-        base_fan_in, base_fan_out: the sides at the base, where they do not grow as the role's do (fixed ranks, heads).
-
-    ``name``, ``experts``, ``tied_as`` and ``tied_readout`` are filled in by :func:`describe`.
-    """
-
-    role: str
-    fan_in: int | None = None
-    fan_out: int | None = None
-    expert_axis: int | None = None
-    layout: str | None = None
-    name: str = ""
-    base_fan_in: int | None = None
-    base_fan_out: int | None = None
-    experts: int | None = None
-    tied_as: str = ""
-    tied_readout: bool = False
-
-    def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise ValueError(f"unknown role {self.role!r}: use one of {', '.join(ROLES)}")
-        if self.layout is not None:
-            parse_layout(self.layout)
-
-
-Claims = Mapping[str, "ParamInfo | str"]
+_IN_FRONT = "module"
 
 
 @runtime_checkable
@@ -79,22 +42,27 @@ def describe(model: nn.Module, claims: Claims | None = None) -> list[ParamInfo]:
     [('0.weight', 'embedding', 12, 8), ('1.weight', 'readout', 8, 3)]
 
     ``claims`` maps name patterns to a ParamInfo, or to a role alone for gains and biases. In a pattern ``*`` stands for
-    anything and ``{expert}`` for the number of an expert that is a module of its own.
+    anything, ``?`` for one character and ``{expert}`` for the number of an expert that is a parameter of its own.
     """
-    found = _claimed_by_modules(model)
-    found += [(clean_name(pattern), claim) for pattern, claim in (claims or {}).items()]
-    matchers = [(_regex(pattern), pattern, ParamInfo(c) if isinstance(c, str) else c) for pattern, c in found]
+    clean = name_cleaner(model)
+    patterns = [_Pattern(clean(text), claim) for text, claim in _claimed_by_modules(model)]
+    patterns += [_Pattern(clean(text), claim) for text, claim in _checked(claims).items()]
     infos, complaints = [], []
     for names, parameter in trainable(model):
-        matches = {name: [m for m in matchers if m[0].fullmatch(name)] for name in names}
-        claimed = [(name, match) for name, several in matches.items() for match in several]
-        if not claimed:
-            complaints.append(f"{names[0]} {tuple(parameter.shape)} is unclaimed")
-        elif any(len(several) > 1 for several in matches.values()):
-            patterns = ", ".join(repr(pattern) for _, (_, pattern, _) in claimed)
-            complaints.append(f"{names[0]} {tuple(parameter.shape)} is claimed more than once, by {patterns}")
-        else:
-            infos.append(_merged([_filled(name, parameter, *match) for name, match in claimed]))
+        shape = tuple(parameter.shape)
+        found = []
+        for name in names:
+            matches = [pattern for pattern in patterns if pattern.matches(name)]
+            also = "" if name == names[0] else f" (the same parameter as {names[0]})"
+            if not matches:
+                complaints.append(f"{name} {shape}{also} is unclaimed")
+            elif len(matches) > 1:
+                listed = ", ".join(repr(match.text) for match in matches)
+                complaints.append(f"{name} {shape}{also} is claimed more than once, by {listed}")
+            else:
+                found.append((name, matches[0]))
+        if len(found) == len(names):
+            infos.append(_merged([match.info.fitted(name, shape, match.tied_as(name)) for name, match in found]))
     if complaints:
         raise ValueError(f"every trainable parameter needs exactly one role: {'; '.join(complaints)}")
     siblings = Counter(info.tied_as for info in infos if info.tied_as)
@@ -103,94 +71,92 @@ def describe(model: nn.Module, claims: Claims | None = None) -> list[ParamInfo]:
 
 def trainable(model: nn.Module) -> Iterator[tuple[list[str], nn.Parameter]]:
     """The trainable parameters with all the clean names each of them has (two for tied embeddings)."""
+    from torch.nn.parameter import is_lazy
+
+    clean = name_cleaner(model)
     names: dict[int, list[str]] = {}
     parameters: dict[int, nn.Parameter] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if parameter.requires_grad:
-            parameters[id(parameter)] = parameter
-            names.setdefault(id(parameter), []).append(clean_name(name))
+    owner: dict[str, int] = {}
+    for raw, parameter in model.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            continue
+        name = clean(raw)
+        if is_lazy(parameter):
+            raise ValueError(f"{name} has no shape yet: run the model once before describing it")
+        if owner.setdefault(name, id(parameter)) != id(parameter):
+            raise ValueError(f"two parameters are called {name} once wrappers' names are taken off")
+        parameters[id(parameter)] = parameter
+        names.setdefault(id(parameter), []).append(name)
     for key, parameter in parameters.items():
         yield list(dict.fromkeys(names[key])), parameter
 
 
-def clean_name(name: str) -> str:
-    """A parameter's name without what DDP, FSDP, compile and checkpointing add.
+def name_cleaner(model: nn.Module) -> Callable[[str], str]:
+    """A function that takes off what DDP, FSDP, compile and checkpointing add to this model's names.
 
-    >>> clean_name("module._orig_mod.blocks.0._checkpoint_wrapped_module.norm.weight")
-    'blocks.0.norm.weight'
+    >>> from torch import nn
+    >>> wrapped = nn.ModuleDict({"module": nn.ModuleDict({"_orig_mod": nn.Linear(2, 2)})})
+    >>> name_cleaner(wrapped)("module._orig_mod.weight")
+    'weight'
     """
-    parts = [part for part in name.split(".") if part not in _WRAPPERS]
-    while len(parts) > 1 and parts[0] == "module":
-        parts = parts[1:]
-    return ".".join(parts)
+    split = [_unwrapped(name) for name, _ in model.named_parameters(remove_duplicate=False)]
+    in_front = 0
+    while split and all(len(parts) > in_front + 1 and parts[in_front] == _IN_FRONT for parts in split):
+        in_front += 1
+
+    def clean(name: str) -> str:
+        parts = _unwrapped(name)
+        for _ in range(in_front):
+            parts = parts[1:] if len(parts) > 1 and parts[0] == _IN_FRONT else parts
+        return ".".join(parts)
+
+    return clean
 
 
-def parse_layout(layout: str) -> list[tuple[str, int]]:
-    """The axes of a layout: which side each is, and how many matrices lie along it.
-
-    >>> parse_layout("(2 out) in")
-    [('out', 2), ('in', 1)]
-    """
-    axes = []
-    for part in re.findall(r"\([^)]*\)|\S+", layout):
-        match = _AXES.fullmatch(part)
-        if match is None:
-            raise ValueError(f"layout {layout!r}: {part!r} is not an axis; use in, out, vocab, (2 out) or (out 2)")
-        count, side, other_side, other_count, plain = match.groups()
-        axes.append((side or other_side or plain, int(count or other_count or 1)))
-    return axes
+def _unwrapped(name: str) -> list[str]:
+    return [part for part in name.split(".") if part not in _WRAPPERS]
 
 
-def _claimed_by_modules(model: nn.Module) -> list[tuple[str, ParamInfo | str]]:
-    found: dict[str, ParamInfo | str] = {}
-    for prefix, module in model.named_modules():
+class _Pattern:
+    """A name pattern and what it stands for."""
+
+    def __init__(self, text: str, claim: ParamInfo | str) -> None:
+        self.text = text
+        self.info = ParamInfo(claim) if isinstance(claim, str) else claim
+        if text.count("{expert}") > 1:
+            raise ValueError(f"pattern {text!r} names {{expert}} more than once")
+        # The whole number, however it is surrounded: "*{expert}" must not split 12 into 1 and 2.
+        number = r"(?P<expert>(?<!\d)\d+(?!\d))"
+        escaped = re.escape(text).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\{expert\}", number)
+        self._regex = re.compile(escaped)
+
+    def matches(self, name: str) -> bool:
+        return self._regex.fullmatch(name) is not None
+
+    def tied_as(self, name: str) -> str:
+        match = self._regex.fullmatch(name)
+        if match is None or "expert" not in match.groupdict():
+            return self.info.tied_as
+        return name[: match.start("expert")] + "{expert}" + name[match.end("expert") :]
+
+
+def _checked(claims: Claims | None) -> Claims:
+    if claims is None:
+        return {}
+    if not isinstance(claims, Mapping):
+        raise ValueError(f"claims must map name patterns to ParamInfo or a role, got a {type(claims).__name__}")
+    for pattern, claim in claims.items():
+        if not isinstance(pattern, str) or not isinstance(claim, ParamInfo | str):
+            raise ValueError(f"claims must map name patterns to ParamInfo or a role, got {pattern!r}: {claim!r}")
+    return claims
+
+
+def _claimed_by_modules(model: nn.Module) -> list[tuple[str, ParamInfo]]:
+    found: dict[str, ParamInfo] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, DescribesItself):
-            for local, info in module.param_infos().items():
-                found[clean_name(f"{prefix}.{local}" if prefix else local)] = info
+            found.update({f"{prefix}.{local}" if prefix else local: i for local, i in module.param_infos().items()})
     return list(found.items())
-
-
-def _regex(pattern: str) -> re.Pattern[str]:
-    escaped = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\{expert\}", r"(?P<expert>\d+)")
-    return re.compile(escaped)
-
-
-def _filled(name: str, parameter: Tensor, regex: re.Pattern[str], pattern: str, claim: ParamInfo) -> ParamInfo:
-    """The claim with what the tensor's own axes say."""
-    shape = list(parameter.shape)
-    experts = None
-    if claim.expert_axis is not None:
-        if not -len(shape) <= claim.expert_axis < len(shape):
-            raise ValueError(f"{name} {tuple(shape)} has no axis {claim.expert_axis} for experts")
-        experts = shape.pop(claim.expert_axis)
-    match = regex.fullmatch(name)
-    tied_as = ""
-    if match and "expert" in match.groupdict():
-        tied_as = name[: match.start("expert")] + "{expert}" + name[match.end("expert") :]
-    fan_in, fan_out = _sides(name, shape, claim)
-    return replace(claim, name=name, fan_in=fan_in, fan_out=fan_out, experts=experts, tied_as=tied_as)
-
-
-def _sides(name: str, shape: list[int], claim: ParamInfo) -> tuple[int | None, int | None]:
-    """fan_in and fan_out: as the layout names the axes, or as given."""
-    if claim.layout is None:
-        if claim.role not in GAINS | BIASES and None in (claim.fan_in, claim.fan_out):
-            raise ValueError(f"{name} {tuple(shape)}: say its layout (such as 'out in'), or fan_in and fan_out")
-        return claim.fan_in, claim.fan_out
-    axes = parse_layout(claim.layout)
-    if len(axes) != len(shape):
-        raise ValueError(f"{name}: layout {claim.layout!r} names {len(axes)} axes, the tensor has {tuple(shape)}")
-    sides: dict[str, int | None] = {"fan_in": claim.fan_in, "fan_out": claim.fan_out}
-    for (side, count), size in zip(axes, shape, strict=True):
-        if size % count:
-            raise ValueError(f"{name}: layout {claim.layout!r} splits an axis of {size} into {count} parts")
-        own = 1 if side == "vocab" else size // count
-        key = "fan_out" if side == "out" else "fan_in"
-        given = sides[key]
-        if given not in (None, own):
-            raise ValueError(f"{name}: {key} is given as {given}, but its layout {claim.layout!r} says {own}")
-        sides[key] = own
-    return sides["fan_in"], sides["fan_out"]
 
 
 def _merged(infos: list[ParamInfo]) -> ParamInfo:

@@ -54,7 +54,8 @@ def _fill(out: npt.NDArray[np.float32], key: int, start: int) -> None:
 
 def _threads() -> int:
     """As many as other libraries take: launchers that start many processes set OMP_NUM_THREADS."""
-    return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(asked) if asked.isdecimal() and int(asked) else os.cpu_count() or 1
 
 
 def _key(seed: int, name: str) -> int:

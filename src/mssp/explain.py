@@ -67,15 +67,18 @@ def explain(role: str, regime: str | None = None, scheme: str = "mssp") -> Expla
         rows.append(["Adam lr", *(_by_shape(found, found.lr) for found in adam)])
         rows.append(["Adam eps", *(_by_shape(found, found.eps) for found in adam)])
     reason = REASONS[role]
-    why = [reason.why, *(f"Regime {name}: {text}" for name, text in reason.by_regime.items() if name in regimes)]
+    why, where = [reason.why], reason.where
+    why += [f"Regime {name}: {text}" for name, text in reason.by_regime.items() if name in regimes]
+    if scheme in SCHEME_NOTES:
+        why, where = [SCHEME_NOTES[scheme][0]], SCHEME_NOTES[scheme][1]
     return Explanation(
         role=role,
         scheme=scheme,
         header=[NAMES[scheme], *("any regime" if column is None else f"Regime {column}" for column in regimes)],
         rows=rows,
         what=reason.what,
-        why=[SCHEME_NOTES[scheme]] if scheme in SCHEME_NOTES else why,
-        where=reason.where,
+        why=why,
+        where=where,
     )
 
 

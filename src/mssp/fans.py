@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from mssp.rules import BIASES, FAN_IN, FAN_OUT, GAINS, one
+from mssp.rules import FAN_IN, FAN_OUT, one
 from mssp.shape import Shape
 
 Dims = Mapping[str, float]
@@ -51,7 +51,12 @@ def own_dims(info: Parameter, target: Shape, base: Shape | None) -> tuple[Dims, 
         if at_base is not None:
             lookup = info.role == "embedding" and side == "fan_in" and own == 1  # a token's input is of order 1
             follows = own if lookup else own * at_base[side] / at_target[side]
-            at_base[side] = own_at_base or follows
+            if own_at_base is None and info.role == "hidden" and not float(follows).is_integer():
+                raise ValueError(
+                    f"hidden '{info.name}' has {side} {own}, which would be {follows:.4g} at the base if it grew with "
+                    f"the width: say base_{side}"
+                )
+            at_base[side] = follows if own_at_base is None else own_at_base
             usual &= math.isclose(at_base[side], follows)
         at_target[side] = own
     return at_target, at_base, usual
@@ -61,8 +66,8 @@ def check_fits(info: Parameter, target: Shape) -> None:
     """Refuse a parameter whose sizes say that the plan was made for another model."""
     expected = {**with_fans(info.role, target), "experts": float(target.experts)}
     sides: dict[str, int | None] = {"experts": info.experts}
-    if info.role != "hidden" and info.role not in GAINS | BIASES:  # those have sizes of their own
-        if info.role != "embedding" or info.fan_in != 1:
+    if info.role != "hidden":  # which has sizes of its own
+        if info.role in FAN_IN and not (info.role == "embedding" and info.fan_in == 1):
             sides["fan_in"] = info.fan_in
         if info.role in FAN_OUT:
             sides["fan_out"] = info.fan_out

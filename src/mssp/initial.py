@@ -13,8 +13,8 @@ from mssp.draws import normals
 from mssp.rules import GAINS
 
 if TYPE_CHECKING:
-    from mssp.description import ParamInfo
-    from mssp.planning import Values
+    from mssp.param_info import ParamInfo
+    from mssp.values import Values
 
 Region = tuple[slice, ...]
 
@@ -54,7 +54,7 @@ def draw_normals(shape: tuple[int, ...], region: Region, name: str, seed: int) -
     if not shape or all(part == slice(0, size) for part, size in zip(region[1:], shape[1:], strict=True)):
         rows = region[0] if shape else slice(0, 1)
         flat = torch.from_numpy(normals(seed, name, rows.start * row, rows.stop * row))
-        return flat.view(*((rows.stop - rows.start, *shape[1:]) if shape else ()))
+        return flat.reshape((rows.stop - rows.start, *shape[1:]) if shape else ())
     # A shard of an inner axis: whole rows are drawn, one at a time, and cut.
     cut = [
         torch.from_numpy(normals(seed, name, i * row, (i + 1) * row)).view(shape[1:])[region[1:]]

@@ -41,7 +41,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "aggregation": plan.multiplier("aggregation"),
         "residual": plan.multiplier("residual"),
         **{name: asked[name] for name in _SETTINGS[8:]},
-        "roles": {role: {**asdict(values), "power": _powers(plan, role)} for role, values in plan.roles.items()},
+        "roles": {role: {**values.json(), "power": _powers(plan, role)} for role, values in plan.roles.items()},
         "warnings": list(plan.warnings),
         "version": VERSION,
         "hash": plan.hash,
@@ -53,7 +53,7 @@ def settings(plan: Plan) -> dict[str, Any]:
 
     def plain(value: Any) -> Any:
         if isinstance(value, Recipe):
-            return json.loads(json.dumps(asdict(value)))
+            return {**asdict(value), "betas": None if value.betas is None else list(value.betas)}
         return value.json() if isinstance(value, Shape) else dict(value) if isinstance(value, Mapping) else value
 
     return {name: plain(getattr(plan, name)) for name in _SETTINGS}
@@ -74,12 +74,12 @@ def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
     """Read a plan file; ``make`` turns settings into a Plan."""
     try:
         data = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"not a plan file: {str(error) or 'nested too deeply'}") from None
     if not isinstance(data, dict) or not {"version", "scheme", "target"} <= data.keys():
         raise ValueError("not a plan file: expected what `mssp plan --json` writes")
     version = data["version"]
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise ValueError(f"corrupt plan file: version must be a positive whole number, got {version!r}")
     if version > VERSION:
         raise ValueError(f"the plan file has version {version}, this mssp reads up to {VERSION}: upgrade mssp")
@@ -92,7 +92,8 @@ def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
         raise ValueError(f"corrupt plan file: {error}") from None
     if plan.hash != data["hash"]:
         raise ValueError(f"corrupt plan file: its hash is {data['hash']!r}, its settings have {plan.hash!r}")
-    differing = _first_difference(data["roles"], document(plan)["roles"], "roles")
+    made = {**document(plan), "warnings": data.get("warnings")}  # words may change, numbers may not
+    differing = _first_difference(data, made, "")
     if differing:
         raise ValueError(f"corrupt plan file: {differing} is not what its settings give")
     return plan
@@ -110,15 +111,24 @@ def _read_settings(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first_difference(read: Any, made: Any, path: str) -> str | None:
+    """The path of the first entry that was read but not made so; None where there is none."""
     if isinstance(read, dict) and isinstance(made, dict):
         for key in (*made, *read):
-            found = _first_difference(read.get(key), made.get(key), f"{path}.{key}")
+            here = f"{path}.{key}" if path else key
+            found = here if key not in read or key not in made else _first_difference(read[key], made[key], here)
             if found:
                 return found
         return None
-    if isinstance(made, float) and isinstance(read, int | float):
-        return None if math.isclose(read, made, rel_tol=_TOLERANCE) else path
-    return None if read == made else path
+    if isinstance(made, float) and type(read) in (int, float):
+        return None if _close(read, made) else path
+    return None if type(read) is type(made) and read == made else path
+
+
+def _close(read: float, made: float) -> bool:
+    try:
+        return math.isclose(read, made, rel_tol=_TOLERANCE)
+    except OverflowError:  # a whole number beyond any float
+        return False
 
 
 def _no_constant(name: str) -> None:

@@ -3,14 +3,15 @@
     value at the target = tuned value x Power(target) / Power(base)         with a base
                           tuned value x Power(target)                       without ("base width 1")
 
-for learning rate, eps, init, aggregation and residual alike; weight decay gets the inverse factor of its learning rate.
+for learning rate, eps, aggregation, residual, and init where a std was tuned (the constant is 1 otherwise). Weight
+decay gets the inverse factor of its learning rate.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
@@ -22,21 +23,9 @@ from mssp.regime import infer, outside_theory
 from mssp.rules import BIASES, GAINS, REGIME_FREE, ROLES, Rule, check_cell, check_names, rule
 from mssp.settings import ALL, WEIGHT_ROLES, PlanWarning, Recipe
 from mssp.shape import Shape
+from mssp.values import Values
 
-
-@dataclass(frozen=True)
-class Values:
-    """The numbers of one role or one parameter. ``eps`` is None for SGD."""
-
-    init_std: float
-    lr: float
-    lr_scale: float  # the scale ratio alone, without the user's multiplier
-    eps: float | None
-    grad_scale: float
-    weight_decay: float
-    tied: bool
-    zero: bool
-    source: str
+_FORWARD = {"aggregation": Power(K=-1), "residual": Power(L=-1), "tied_readout": Power(N=-1)}
 
 
 @dataclass(frozen=True)
@@ -92,6 +81,7 @@ class Plan:
         eps = self.eps if self.grad_scale or self.eps is None else self.eps * eps_scale
         decays = rule.role not in GAINS | BIASES
         return Values(
+            role=rule.role,
             init_std=self._init_std(rule, target, base),
             lr=self.lr * self.lr_mult.get(rule.role, 1.0) * lr_scale,
             lr_scale=lr_scale,
@@ -136,7 +126,9 @@ class Plan:
 
         ``tied_readout`` scales the logits of a model whose readout is its embedding.
         """
-        power = {"aggregation": Power(K=-1), "residual": Power(L=-1), "tied_readout": Power(N=-1)}[which]
+        if which not in _FORWARD:
+            raise ValueError(f"unknown multiplier {which!r}: use one of {', '.join(_FORWARD)}")
+        power = _FORWARD[which]
         if self.scheme in REGIME_FREE:
             power = Power()
         factor = self.aggregation_mult if which == "aggregation" else 1.0
@@ -147,8 +139,15 @@ class Plan:
     # -- a plan as a document -----------------------------------------------------------------------------------------
 
     def extend(self, target: Shape, recipe: Recipe | None = None) -> Plan:
-        """The same tuned values carried to another target; A to B to C is A to C."""
-        return _warned(replace(self, target=target.with_inputs(self.target.inputs), recipe=recipe or self.recipe))
+        """The same tuned values carried to another target; A to B to C is A to C.
+
+        What ``recipe`` and ``target.inputs`` leave open stays as it is.
+        """
+        asked = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "warnings"}
+        if isinstance(target, Shape):
+            target = target.with_inputs(self.target.inputs)
+        now, _ = settings.recipes(recipe, self.recipe)
+        return plan(**{**asked, "target": target, "recipe": now})
 
     def json(self) -> str:
         return plan_json.dumps(self)
@@ -222,8 +221,20 @@ def plan(
         recipe, tuned_with: batch, steps, warmup and betas at the target and at the base, to be warned of changes.
     """
     check_names(scheme, optimizer, regime)
-    recipe = recipe or Recipe()
-    settings.check(lr, eps, weight_decay, readout, optimizer, grad_scale, aggregation_mult, recipe)
+    recipe, tuned_with = settings.recipes(recipe, tuned_with)
+    settings.check(
+        target=target,
+        base=base,
+        lr=lr,
+        eps=eps,
+        weight_decay=weight_decay,
+        readout=readout,
+        optimizer=optimizer,
+        as_printed=as_printed,
+        grad_scale=grad_scale,
+        aggregation_mult=aggregation_mult,
+        recipe=recipe,
+    )
     lr_mult = settings.by_role("lr_mult", lr_mult, ROLES)
     init_mult = settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES))
     init_std = settings.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES))
@@ -250,7 +261,7 @@ def plan(
             init_std=init_std,
             aggregation_mult=float(aggregation_mult),
             recipe=recipe,
-            tuned_with=tuned_with or recipe,
+            tuned_with=tuned_with,
         )
     )
 
@@ -266,9 +277,11 @@ def _warned(made: Plan) -> Plan:
     for name in ("init_std", "init_mult"):
         ignored = [role for role in getattr(made, name) if role != ALL and made.rule(role).zero]
         found += [f"{name} of {role} has no effect: this plan starts it at zero" for role in ignored]
+    made = replace(made, warnings=tuple(found))
+    assert made.roles  # numbers beyond floating point are refused now, not when they are used
     for message in found:
         warnings.warn(message, PlanWarning, stacklevel=3)
-    return replace(made, warnings=tuple(found))
+    return made
 
 
 def _from_settings(read: Mapping[str, Any]) -> Plan:

@@ -128,13 +128,26 @@ REASONS: dict[str, Reason] = {
     ),
 }
 
-# For schemes that do not follow the reasoning above, what they do instead.
-SCHEME_NOTES: dict[str, str] = {
-    "sp": "Standard parameterization: std fan_in^-1/2, one learning rate and one eps for everything. Wide layers then "
-    "move more and more with width, so nothing tuned small carries over.",
-    "ntp": "Neural tangent parameterization: std fan_in^-1/2 and SGD lr 1/fan_in. Stable, but features stop being "
-    "learned as the width grows.",
-    "mup-heuristic": "muP by shape alone: input-like, matrix-like or output-like by which sides grow. It agrees with "
-    "muP in Regime I and is wrong for routers and experts once their number grows.",
-    "jiang": "Jiang et al. 2026: muP for Adam in Regime III with a router std of 1/N and one global eps.",
+# For schemes that do not follow the reasoning above: what they do instead, and where to read on.
+SCHEME_NOTES: dict[str, tuple[str, str]] = {
+    "sp": (
+        "Standard parameterization: std fan_in^-1/2, one learning rate and one eps for everything. Wide layers then "
+        "move more and more with width, so nothing tuned small carries over.",
+        "Section 'Background on Width-scaling Parameterizations', the table of abc-parameterizations",
+    ),
+    "ntp": (
+        "Neural tangent parameterization: std fan_in^-1/2 and SGD lr 1/fan_in. Stable, but features stop being learned "
+        "as the width grows.",
+        "Section 'Background on Width-scaling Parameterizations', the table of abc-parameterizations",
+    ),
+    "mup-heuristic": (
+        "muP by shape alone: input-like, matrix-like or output-like by which sides grow. It agrees with muP in Regime "
+        "I and is wrong for routers and experts once their number grows.",
+        "Section 'Background on Width-scaling Parameterizations', the table of the muP heuristic",
+    ),
+    "jiang": (
+        "Jiang et al. 2026: muP for Adam in Regime III with a router std of 1/N and one global eps.",
+        "Section 'Introduction', independent and concurrent work; Jiang et al., Hyperparameter Transfer with "
+        "Mixture-of-Expert Layers (arXiv 2601.20205)",
+    ),
 }

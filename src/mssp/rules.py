@@ -176,12 +176,13 @@ DERIVED: dict[str, Rows] = {
     ),
 }
 
-# The input side of each role's matrix, where a rule speaks of fan_in; gains and biases have none.
+# The two sides of each role's matrix, where the role decides them: rules may speak of them, and models must fit.
 FAN_IN: dict[str, Power] = {
     "embedding": D, "hidden": N, "router": N, "expert_in": N, "expert_out": N_e, "shared_gate": N, "readout": N,
 }  # fmt: skip
 FAN_OUT: dict[str, Power] = {
-    "embedding": N, "hidden": N, "router": M, "expert_in": N_e, "expert_out": N,
+    "embedding": N, "hidden": N, "router": M, "router_bias": M, "expert_in": N_e, "expert_in_bias": N_e,
+    "expert_out": N, "expert_out_bias": N, "final_norm": N,
 }  # fmt: skip
 
 
@@ -222,7 +223,10 @@ def rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed:
         assert regime is not None
         heuristic = scheme == "mup-heuristic"
         found = _heuristic(role, regime, sgd) if heuristic else _tabulated(role, scheme, regime, sgd)
-        found = found if as_printed or not sgd else _corrected(found)
+        if sgd and not as_printed:
+            found = _corrected(found)
+        elif sgd and role == "bias":
+            found = replace(found, lr=TABLE_1["bias"].sgd[0])  # printed once, for every scheme
     init_std = one if role in GAINS else None if role in BIASES else found.init_std
     return replace(found, init_std=init_std, eps=None if sgd else found.eps)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from numbers import Real
 from types import MappingProxyType
 
 from mssp.rules import BIASES, GAINS, ROLES
+from mssp.shape import Shape, positive_int
 
 READOUTS = ("zero", "mup", "scheme")
 WEIGHT_ROLES = tuple(role for role in ROLES if role not in GAINS | BIASES)
@@ -28,32 +30,51 @@ class Recipe:
     warmup: int | None = None
 
     def __post_init__(self) -> None:
-        if self.betas is not None and not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):
-            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
-        for name, least in (("batch", 1), ("steps", 1), ("warmup", 0)):
+        if self.betas is not None:
+            try:
+                betas = tuple(positive_or_zero("betas", beta) for beta in self.betas)
+            except (TypeError, ValueError):
+                betas = ()
+            if len(betas) != 2 or max(betas) >= 1:
+                raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
+            object.__setattr__(self, "betas", betas)
+        for name in ("batch", "steps", "warmup"):
             given = getattr(self, name)
-            if given is not None and (not isinstance(given, int) or given < least):
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {given!r}")
+            if given is not None and not (name == "warmup" and given == 0):
+                object.__setattr__(self, name, positive_int(name, given))
+
+    def filled(self, other: Recipe) -> Recipe:
+        """This recipe, with what it leaves open taken from another."""
+        mine, others = asdict(self), asdict(other)
+        return Recipe(**{name: others[name] if mine[name] is None else mine[name] for name in mine})
 
 
 def check(
+    *,
+    target: object,
+    base: object,
     lr: float,
     eps: float | None,
     weight_decay: float,
     readout: str,
     optimizer: str,
+    as_printed: bool,
     grad_scale: bool,
     aggregation_mult: float,
     recipe: Recipe,
 ) -> None:
     """Refuse numbers and combinations that mean nothing."""
+    for name, shape in (("target", target), ("base", base)):
+        if not isinstance(shape, Shape) and not (name == "base" and shape is None):
+            raise ValueError(f"{name} must be a Shape, got a {type(shape).__name__}")
+    for name, flag in (("as_printed", as_printed), ("grad_scale", grad_scale)):
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} must be True or False, got {flag!r}")
     positive("lr", lr)
     positive("aggregation_mult", aggregation_mult)
     if eps is not None:
         positive("eps", eps)
-    if not (_is_number(weight_decay) and weight_decay >= 0):
-        raise ValueError(f"weight_decay must be a number of at least 0, got {weight_decay!r}")
-    if weight_decay and optimizer != "adamw":
+    if positive_or_zero("weight_decay", weight_decay) and optimizer != "adamw":
         raise ValueError(f"weight_decay is for adamw, not {optimizer}: set it to 0 or use adamw")
     if readout not in READOUTS:
         raise ValueError(f"unknown readout {readout!r}: use one of {', '.join(READOUTS)}")
@@ -63,10 +84,27 @@ def check(
             raise ValueError(f"{name} is Adam's: leave it out with sgd")
 
 
+def recipes(recipe: Recipe | None, tuned_with: Recipe | None) -> tuple[Recipe, Recipe]:
+    """Both recipes, each completed by what only the other says."""
+    for name, given in (("recipe", recipe), ("tuned_with", tuned_with)):
+        if not isinstance(given, Recipe | None):
+            raise ValueError(f"{name} must be a Recipe, got a {type(given).__name__}")
+    now, then = recipe or Recipe(), tuned_with or Recipe()
+    return now.filled(then), then.filled(now)
+
+
 def positive(name: str, given: float) -> float:
-    if not _is_number(given) or given <= 0:
+    number = _finite(given)
+    if number is None or number <= 0:
         raise ValueError(f"{name} must be a positive number, got {given!r}")
-    return float(given)
+    return number
+
+
+def positive_or_zero(name: str, given: float) -> float:
+    number = _finite(given)
+    if number is None or number < 0:
+        raise ValueError(f"{name} must be a number of at least 0, got {given!r}")
+    return number
 
 
 def by_role(name: str, given: float | Mapping[str, float] | None, allowed: tuple[str, ...]) -> Mapping[str, float]:
@@ -77,6 +115,8 @@ def by_role(name: str, given: float | Mapping[str, float] | None, allowed: tuple
     for role in entries:
         if role not in allowed:
             known = f"use one of {', '.join(allowed)}"
+            if role == ALL:
+                raise ValueError(f"{name} is by role: {known}")
             if role in ROLES:
                 raise ValueError(f"{name} does not apply to {role}: gains start at 1 and biases at 0; {known}")
             raise ValueError(f"unknown role {role!r} in {name}: {known}")
@@ -93,5 +133,12 @@ def changes(tuned_with: Recipe, recipe: Recipe) -> list[str]:
     ]
 
 
-def _is_number(given: object) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+def _finite(given: object) -> float | None:
+    """A real number as a float, None for anything else."""
+    if not isinstance(given, Real) or isinstance(given, bool):
+        return None
+    try:
+        number = float(given)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

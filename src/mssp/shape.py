@@ -23,6 +23,9 @@ SYMBOLS = {"N": "width", "N_e": "expert_width", "M": "experts", "K": "active", "
 # The two sides of the matrix at hand, for rules that follow a matrix rather than the model.
 FANS = ("fan_in", "fan_out")
 
+# Every product of sizes and their inverses stays far inside the range of floats.
+_LARGEST = 2**53
+
 # Hugging Face's names for each dimension, the more specific first.
 _CONFIG_KEYS = {
     "width": ("hidden_size",),
@@ -54,7 +57,7 @@ class Shape:
         for name, given in asdict(self).items():
             if name == "inputs" and given is None:
                 continue
-            object.__setattr__(self, name, _positive_int(name, given))
+            object.__setattr__(self, name, positive_int(name, given))
         if self.active > self.experts:
             raise ValueError(f"active must be at most experts: a token cannot use {self.active} of {self.experts}")
 
@@ -65,7 +68,7 @@ class Shape:
 
     def with_inputs(self, inputs: int | None) -> Shape:
         """This shape, with ``inputs`` filled in where it was left out."""
-        return self if self.inputs is not None else replace(self, inputs=inputs or 1)
+        return self if self.inputs is not None else replace(self, inputs=1 if inputs is None else inputs)
 
     def json(self) -> dict[str, int | None]:
         return asdict(self)
@@ -79,6 +82,8 @@ class Shape:
         Shape(N=64, N_e=32, M=8, K=2, L=4, D=1)
         """
         entries: Mapping[str, Any] = config.to_dict() if hasattr(config, "to_dict") else config
+        if not isinstance(entries, Mapping):
+            raise ValueError(f"a model config is a mapping of names to sizes, got a {type(config).__name__}")
         sizes = {}
         for name, keys in _CONFIG_KEYS.items():
             found = [key for key in keys if entries.get(key) is not None]
@@ -91,11 +96,13 @@ class Shape:
         return f"Shape({', '.join(f'{symbol}={size:.0f}' for symbol, size in self.dims.items())})"
 
 
-def _positive_int(name: str, given: SupportsIndex) -> int:
+def positive_int(name: str, given: SupportsIndex) -> int:
+    """The number, if it is a positive whole one; a ValueError that names it otherwise."""
     try:
         size = operator.index(given)
     except TypeError:
         size = 0
-    if size <= 0 or isinstance(given, bool):
-        raise ValueError(f"{name} must be a positive whole number, got {given!r}")
+    if not 0 < size <= _LARGEST or isinstance(given, bool):
+        shown = repr(given) if size <= _LARGEST else f"one of {len(str(size))} digits"
+        raise ValueError(f"{name} must be a positive whole number, got {shown}")
     return size

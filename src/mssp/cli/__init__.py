@@ -51,7 +51,7 @@ def _parse(arguments: Sequence[str]) -> Any:
     if arguments and arguments[0] == "--version":
         print(f"mssp {__version__}")
         raise SystemExit(0)
-    if not arguments or (arguments[0] not in _COMMANDS and not arguments[0].startswith("-")):
+    if not arguments or arguments[0] not in (*_COMMANDS, "-h", "--help"):
         given = f"unknown command {arguments[0]!r}" if arguments else "no command given"
         raise ValueError(f"{given}: use one of {', '.join(_COMMANDS)} (mssp --help)")
     complaint = io.StringIO()

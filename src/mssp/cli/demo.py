@@ -8,9 +8,10 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
 from mssp import plan_text
-from mssp.cli import show
+from mssp.cli import flags, show
 from mssp.planning import Plan, plan
-from mssp.shape import Shape
+from mssp.settings import positive
+from mssp.shape import Shape, positive_int
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,19 +24,18 @@ _BASE_WIDTH, _SEEDS = 64, 3
 class DemoCommand:
     """Plan a Mixture-of-Experts model at three sizes, train it, and see the hyperparameters carry over."""
 
-    steps: int = 100
-    """training steps per run"""
-    lr: float = 0.01
-    """learning rate at the smallest size"""
+    steps: flags.Size = 100
+    """training steps per run (default 100)"""
+    lr: flags.Number = 0.01
+    """learning rate at the smallest size (default 0.01)"""
 
     def run(self) -> int:
-        if self.steps < 1:
-            raise ValueError(f"--steps must be a positive whole number, got {self.steps}")
-        largest = self._plan("mssp", 4)
+        steps, lr = positive_int("--steps", self.steps or 0), positive("--lr", self.lr or 0.0)
+        largest = _plan("mssp", 4, lr)
         heading = f"The plan: {plan_text.title(largest)}"
         show.lines(plan_text.table_lines(heading, plan_text.facts(largest), plan_text.table(largest)), [heading])
         print(
-            f"\nThe same hyperparameters at three sizes: final loss of {self.steps} steps, {_SEEDS} seeds, mean ± "
+            f"\nThe same hyperparameters at three sizes: final loss of {steps} steps, {_SEEDS} seeds, mean ± "
             "standard error\n"
         )
         body = []
@@ -43,20 +43,19 @@ class DemoCommand:
             row = [f"N = {_BASE_WIDTH * factor}, M = {_shape(factor).experts}"]
             for scheme in ("mssp", "sp"):
                 _progress(f"training {row[0]} under {scheme}")
-                row.append(_summary([_train(self._plan(scheme, factor), self.steps, seed) for seed in range(_SEEDS)]))
+                row.append(_summary([_train(_plan(scheme, factor, lr), steps, seed) for seed in range(_SEEDS)]))
             body.append(row)
         _progress("")
         show.lines(plan_text.align([["size", "carried by mssp", "one lr for everything"], *body]))
         print("\nTry next:  mssp explain expert_out --regime II   |   mssp plan --help")
         return 0
 
-    def _plan(self, scheme: str, factor: int) -> Plan:
-        # SP has no aggregation factor of its own: it keeps that of the base.
-        base = _shape(1)
-        mult = 1.0 if scheme == "mssp" else 1 / base.active
-        return plan(
-            _shape(factor), base, scheme=scheme, optimizer="adam", regime="II", lr=self.lr, aggregation_mult=mult
-        )
+
+def _plan(scheme: str, factor: int, lr: float) -> Plan:
+    # SP has no aggregation factor of its own: it keeps that of the base.
+    base = _shape(1)
+    mult = 1.0 if scheme == "mssp" else 1 / base.active
+    return plan(_shape(factor), base, scheme=scheme, optimizer="adam", regime="II", lr=lr, aggregation_mult=mult)
 
 
 def _shape(factor: int) -> Shape:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from mssp.cli import flags
 from mssp.explain import explain
 
 
@@ -16,7 +17,7 @@ class ExplainCommand:
 
     role: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ROLE")]
     """such as router, expert_in, expert_out, hidden, readout"""
-    regime: Annotated[str | None, tyro.conf.arg(metavar="I|II|III", help_behavior_hint="")] = None
+    regime: flags.Regime = None
     """one regime only"""
     scheme: str = "mssp"
     """mssp, mup, mup-heuristic, sp, ntp or jiang"""

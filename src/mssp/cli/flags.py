@@ -40,11 +40,20 @@ _BETAS: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
     is_instance=lambda value: value is None or isinstance(value, tuple),
     str_from_instance=lambda value: [str(number) for number in value or ("", "")],
 )
+_WORD: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="NAME",
+    instance_from_str=lambda words: words[0],
+    is_instance=lambda value: value is None or isinstance(value, str),
+    str_from_instance=lambda value: [value or ""],
+)
 _QUIET = tyro.conf.arg(help_behavior_hint="")
 Size = Annotated[int | None, _optional("INT", int, "a positive whole number"), _QUIET]
 Number = Annotated[float | None, _optional("NUMBER", float, "a number"), _QUIET]
 Betas = Annotated[tuple[float, float] | None, _BETAS, _QUIET]
-Path = Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
+Name = Annotated[str | None, _WORD, _QUIET]
+Regime = Annotated[str | None, _WORD, tyro.conf.arg(metavar="I|II|III", help_behavior_hint="")]
+Path = Annotated[str | None, _WORD, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
 ByRole = Annotated[tuple[str, ...], tyro.conf.arg(metavar="X|ROLE=X", help_behavior_hint="")]
 
 
@@ -53,8 +62,11 @@ def by_role(flag: str, words: Sequence[str], everywhere: str) -> dict[str, float
     found: dict[str, float] = {}
     for word in words:
         role, equals, text = word.rpartition("=")
+        key = role if equals else everywhere
+        if key in found:
+            raise ValueError(f"{flag} says {key} twice")
         try:
-            found[role if equals else everywhere] = float(text)
+            found[key] = float(text)
         except ValueError:
             raise ValueError(f"{flag} takes a number or ROLE=NUMBER, got {word!r}") from None
     return found

@@ -57,26 +57,26 @@ class PlanCommand:
 
     lr: flags.Number = None
     """learning rate tuned at the base (required)"""
-    scheme: str = "mssp"
-    """mssp, mup, mup-heuristic, sp, ntp or jiang"""
-    optimizer: str = "adamw"
-    """sgd, adam or adamw"""
-    regime: Annotated[str | None, tyro.conf.arg(metavar="I|II|III", help_behavior_hint="")] = None
+    scheme: flags.Name = None
+    """mssp (default), mup, mup-heuristic, sp, ntp or jiang"""
+    optimizer: flags.Name = None
+    """sgd, adam or adamw (default)"""
+    regime: flags.Regime = None
     """what grows; inferred from base to target where possible"""
     eps: flags.Number = None
-    """Adam's eps at the base (1e-8)"""
-    weight_decay: float = 0.0
-    """AdamW's weight decay at the base"""
+    """Adam's eps at the base (default 1e-8)"""
+    weight_decay: flags.Number = None
+    """AdamW's weight decay at the base (default 0)"""
     init_std: flags.ByRole = ()
     """standard deviations tuned at the base, for all weights or by role"""
     init_mult: flags.ByRole = ()
     """tuned init multipliers, for all weights or by role"""
-    lr_mult: flags.ByRole = ()
-    """tuned learning-rate multipliers, ROLE=X"""
-    aggregation_mult: float = 1.0
-    """tuned factor on the aggregation multiplier"""
-    readout: str = "zero"
-    """how the readout starts: zero, mup (std 1/N) or scheme (the scheme's own)"""
+    lr_mult: Annotated[flags.ByRole, tyro.conf.arg(metavar="ROLE=X")] = ()
+    """tuned learning-rate multipliers by role"""
+    aggregation_mult: flags.Number = None
+    """tuned factor on the aggregation multiplier (default 1)"""
+    readout: flags.Name = None
+    """how the readout starts: zero (default), mup (std 1/N) or scheme (the scheme's own)"""
     as_printed: bool = False
     """the paper's table without our corrections (docs/errata.md)"""
     grad_scale: bool = False
@@ -101,7 +101,7 @@ class PlanCommand:
             raise ValueError("--json and --markdown exclude each other")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlanWarning)  # shown below, without a source line
-            made = self._extended() if self.extend else self._planned()
+            made = self._planned() if self.extend is None else self._extended(self.extend)
         for warning in made.warnings:
             print(f"mssp: warning: {warning}", file=sys.stderr)
         if self.json:
@@ -116,42 +116,36 @@ class PlanCommand:
     def _planned(self) -> Plan:
         if self.lr is None:
             raise ValueError("--lr is missing: say the learning rate tuned at the base")
-        target = _shape("target", self.target, self.target_config)
-        if target is None:
-            raise ValueError(f"--target.width {_MISSING}, or --target-config")
-        recipe, tuned_with = _recipe(self.recipe), _recipe(self.tuned_with)
+        named = ("scheme", "optimizer", "regime", "eps", "weight_decay", "readout", "aggregation_mult")
+        given = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
         return plan(
-            target,
+            self._target(),
             _shape("base", self.base, self.base_config),
             lr=self.lr,
-            scheme=self.scheme,
-            optimizer=self.optimizer,
-            regime=self.regime,
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-            readout=self.readout,
             as_printed=self.as_printed,
             grad_scale=self.grad_scale,
             lr_mult=flags.by_role("--lr-mult", self.lr_mult, ALL),
             init_mult=flags.by_role("--init-mult", self.init_mult, ALL),
             init_std=flags.by_role("--init-std", self.init_std, ALL),
-            aggregation_mult=self.aggregation_mult,
-            recipe=recipe,
-            tuned_with=tuned_with,
+            recipe=_recipe(self.recipe),
+            tuned_with=_recipe(self.tuned_with),
+            **given,
         )
 
-    def _extended(self) -> Plan:
+    def _extended(self, file: str) -> Plan:
         """The plan in a file, carried on; flags that the file already answers are refused rather than ignored."""
-        fixed = {**vars(self), "target": None, "target_config": None, "extend": None, "json": None, "markdown": None}
-        defaults = vars(PlanCommand())
-        for name, given in fixed.items():
-            if given is not None and name != "recipe" and given != defaults[name]:
+        open_questions = {"target", "target_config", "recipe", "extend", "json", "markdown"}
+        for name, default in vars(PlanCommand()).items():
+            if name not in open_questions and getattr(self, name) != default:
                 raise ValueError(f"--{name.replace('_', '-')} does not go with --extend: the plan file says it")
+        target = self._target()
+        return Plan.from_json(FilePath(file).read_text(encoding="utf-8")).extend(target, _recipe(self.recipe))
+
+    def _target(self) -> Shape:
         target = _shape("target", self.target, self.target_config)
         if target is None:
             raise ValueError(f"--target.width {_MISSING}, or --target-config")
-        assert self.extend is not None
-        return Plan.from_json(FilePath(self.extend).read_text(encoding="utf-8")).extend(target, _recipe(self.recipe))
+        return target
 
 
 def _shape(which: str, sizes: Sizes, config: str | None) -> Shape | None:
@@ -159,8 +153,8 @@ def _shape(which: str, sizes: Sizes, config: str | None) -> Shape | None:
     if config is not None:
         if set(given) - {"inputs"}:
             raise ValueError(f"--{which}-config and --{which}.{next(iter(given)).replace('_', '-')} exclude each other")
-        return _from_file(config).with_inputs(given.get("inputs")) if given else _from_file(config)
-    if not given:
+        given = {**_from_file(config).json(), **given}
+    elif not given:
         return None
     missing = [name for name in asdict(sizes) if name not in given and name != "inputs"]
     if missing:
@@ -177,7 +171,7 @@ def _from_file(path: str) -> Shape:
         if not isinstance(config, dict):
             raise ValueError("expected a JSON object")
         return Shape.from_config(config)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 

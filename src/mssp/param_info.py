@@ -1,0 +1,113 @@
+"""What one parameter is: its role, its two sides, its axes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from mssp.rules import BIASES, GAINS, ROLES
+from mssp.shape import positive_int
+
+_AXES = re.compile(r"\((\d+) (in|out)\)|\((in|out) (\d+)\)|(in|out|vocab)")
+_PER_EXPERT = frozenset({"expert_in", "expert_in_bias", "expert_out", "expert_out_bias"})
+
+
+@dataclass(frozen=True)
+class ParamInfo:
+    """One parameter, or what a name pattern stands for.
+
+    Args:
+        role: one of ``mssp.rules.ROLES``.
+        fan_in, fan_out: the sides of one matrix; read off the axes where ``layout`` names them.
+        expert_axis: the axis of a stacked tensor that runs over experts.
+        layout: the other axes in order: ``"out in"`` (torch's Linear), ``"in out"``, ``"vocab out"`` (a lookup: its
+            input is of order 1, so fan_in is 1), ``"(2 out) in"`` for gate and up in halves, ``"in (out 2)"``
+            interleaved, ``"(3 out) in"`` for a fused qkv.
+        base_fan_in, base_fan_out: the sides at the base, where they do not grow as the role's do (fixed ranks, heads).
+        tied_as: for experts that are parameters of their own, a name they share; tied experts are drawn under it.
+
+    ``name``, ``experts`` and ``tied_readout`` are filled in by :func:`mssp.describe`, and ``tied_as`` by ``{expert}``.
+    """
+
+    role: str
+    fan_in: int | None = None
+    fan_out: int | None = None
+    expert_axis: int | None = None
+    layout: str | None = None
+    name: str = ""
+    base_fan_in: int | None = None
+    base_fan_out: int | None = None
+    experts: int | None = None
+    tied_as: str = ""
+    tied_readout: bool = False
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise ValueError(f"unknown role {self.role!r}: use one of {', '.join(ROLES)}")
+        for side in ("fan_in", "fan_out", "base_fan_in", "base_fan_out"):
+            given = getattr(self, side)
+            if given is not None:
+                object.__setattr__(self, side, positive_int(f"{side} of a {self.role}", given))
+        if self.layout is not None:
+            parse_layout(self.layout)
+
+    def fitted(self, name: str, shape: tuple[int, ...], tied_as: str) -> ParamInfo:
+        """This claim for the parameter ``name``, with what the axes of its tensor say."""
+        if 0 in shape:
+            raise ValueError(f"{name} {shape} is empty")
+        if self.role in _PER_EXPERT and self.expert_axis is None and not tied_as:
+            raise ValueError(
+                f"{name} {shape} is an {self.role}: say its expert_axis, or write {{expert}} for the number in its name"
+            )
+        matrix = list(shape)
+        experts = None
+        if self.expert_axis is not None:
+            if not -len(shape) <= self.expert_axis < len(shape):
+                raise ValueError(f"{name} {shape} has no axis {self.expert_axis} for experts")
+            experts = matrix.pop(self.expert_axis)
+        fan_in, fan_out = self._sides(name, matrix)
+        return replace(self, name=name, fan_in=fan_in, fan_out=fan_out, experts=experts, tied_as=tied_as)
+
+    def _sides(self, name: str, shape: list[int]) -> tuple[int | None, int | None]:
+        """fan_in and fan_out: as the layout names the axes, or as given."""
+        vector = self.role in GAINS | BIASES
+        layout = self.layout or ("out" if vector and len(shape) == 1 else None)
+        if layout is None:
+            if not vector and None in (self.fan_in, self.fan_out):
+                raise ValueError(f"{name} {tuple(shape)}: say its layout (such as 'out in'), or fan_in and fan_out")
+            return self.fan_in, self.fan_out
+        axes = parse_layout(layout)
+        if len(axes) != len(shape):
+            raise ValueError(f"{name}: layout {layout!r} names {len(axes)} axes, the tensor has {tuple(shape)}")
+        sides = {"fan_in": 1, "fan_out": 1}
+        if not vector and all(side == "out" for side, _ in axes):
+            raise ValueError(f"{name}: layout {layout!r} names no input axis, which a {self.role} has")
+        for (side, count), size in zip(axes, shape, strict=True):
+            if size % count:
+                raise ValueError(f"{name}: layout {layout!r} splits an axis of {size} into {count} parts")
+            # One token of the vocabulary is looked up at a time: an input of order 1.
+            sides["fan_out" if side == "out" else "fan_in"] = 1 if side == "vocab" else size // count
+        for side, given in (("fan_in", self.fan_in), ("fan_out", self.fan_out)):
+            if given not in (None, sides[side]):
+                raise ValueError(f"{name}: {side} is given as {given}, but its layout {layout!r} says {sides[side]}")
+        return sides["fan_in"], sides["fan_out"]
+
+
+def parse_layout(layout: str) -> list[tuple[str, int]]:
+    """The axes of a layout: which side each is, and how many matrices lie along it.
+
+    >>> parse_layout("(2 out) in")
+    [('out', 2), ('in', 1)]
+    """
+    axes = []
+    for part in re.findall(r"\([^)]*\)|\S+", layout):
+        match = _AXES.fullmatch(part)
+        count, side, other_side, other_count, plain = match.groups() if match else (0, "", "", 0, "")
+        matrices = 1 if plain else int(count or other_count or 0)
+        if not matrices:
+            raise ValueError(f"layout {layout!r}: {part!r} is not an axis; use in, out, vocab, (2 out) or (out 2)")
+        axes.append((side or other_side or plain, matrices))
+    ends = ["out" if side == "out" else "in" for side, _ in axes]
+    if not axes or len(set(ends)) < len(ends):
+        raise ValueError(f"layout {layout!r} must name an input axis, an output axis, or one of each")
+    return axes
