@@ -24,17 +24,20 @@ def test_gradients_inside_blocks_fall_with_depth() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("regime", ["II", "III"])
+@pytest.mark.parametrize("regime", ["I", "II", "III"])
 def test_gradients_of_biases_and_experts_fall_with_width(regime: str) -> None:
     """A hidden bias has gradient 1/N, not 1; the derived rules are those of the measured scale."""
     found = exponents([family(regime, width) for width in WIDTHS], WIDTHS, regime, "adam", STEPS, SEEDS)
+    experts_grow, inside, outside = regime != "I", {"I": -1, "II": -1, "III": -2}, {"I": -1, "II": -2, "III": -2}
     expected = {
         "bias": -1,
-        "router_bias": -1,
-        "expert_in_bias": -1 if regime == "II" else -2,
-        "expert_out_bias": -2,
-        "expert_in": -1 if regime == "II" else -2,
-        "expert_out": -2,
+        "qk_norm": 0,
+        "shared_gate": 0,
+        "router_bias": -1 if experts_grow else 0,
+        "expert_in_bias": inside[regime],
+        "expert_out_bias": outside[regime],
+        "expert_in": inside[regime],
+        "expert_out": outside[regime],
     }
     for role, exponent in expected.items():
         assert found[role][0] == pytest.approx(exponent, abs=MARGIN), role
