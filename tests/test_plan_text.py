@@ -20,7 +20,7 @@ def test_the_table_a_person_wants() -> None:
     assert "base     N 256  N_e 128  M 8  K 4  L 8  D 1" in text
     assert "aggregation 0.03125, residual 0.125" in text
     assert row(text, "expert_in") == "expert_in 0.0221 N⁻¹ᐟ² 0.0005 N⁻¹ 1.563e-10 M⁻¹N⁻¹L⁻¹ 0.8 tied"
-    assert row(text, "readout") == "readout 0 0.0005 N⁻¹ 1e-08 1 0.8"
+    assert row(text, "readout") == "readout 0 0.0005 N⁻¹ 1e-08 1 0.8 zero"
     assert row(text, "qk_norm").endswith("derived")
     assert all(row(text, role) for role in ROLES)
 

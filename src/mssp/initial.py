@@ -36,16 +36,17 @@ def draw(
     shape: tuple[int, ...], region: Region, info: ParamInfo, values: Values, seed: int, dtype: torch.dtype
 ) -> Tensor:
     """The part of a parameter of this shape that lies in ``region``."""
+    # float64 models get the product in float64; the others in float32, rounded once.
+    precision = torch.float64 if dtype == torch.float64 else torch.float32
     if values.tied and info.expert_axis is not None:
-        # One matrix for all experts, repeated: equal to the bit.
+        # One matrix for all experts, repeated as a view: equal to the bit, and drawn once.
         axis = info.expert_axis % len(shape)
         matrix = draw_normals(shape[:axis] + shape[axis + 1 :], region[:axis] + region[axis + 1 :], info.name, seed)
+        matrix = matrix.to(precision) * values.init_std
         count = region[axis].stop - region[axis].start
-        drawn = matrix.unsqueeze(axis).expand(*matrix.shape[:axis], count, *matrix.shape[axis:])
-    else:
-        drawn = draw_normals(shape, region, info.tied_as if values.tied and info.tied_as else info.name, seed)
-    # float64 models get the product in float64; the others in float32, rounded once.
-    return (drawn.double() if dtype == torch.float64 else drawn) * values.init_std
+        return matrix.unsqueeze(axis).expand(*matrix.shape[:axis], count, *matrix.shape[axis:])
+    name = info.tied_as if values.tied and info.tied_as else info.name
+    return draw_normals(shape, region, name, seed).to(precision) * values.init_std
 
 
 def draw_normals(shape: tuple[int, ...], region: Region, name: str, seed: int) -> Tensor:

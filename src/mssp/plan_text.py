@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mssp import plan_json
 from mssp.power import Power
-from mssp.rules import GAINS
+from mssp.rules import BIASES, GAINS
 from mssp.shape import SYMBOLS
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def rows(plan: Plan) -> Iterator[list[str]]:
             scaling = [cell(values.grad_scale, 1 / rule.eps)] if plan.grad_scale else []
             row += [number(values.eps), *scaling] if plan.grad_scale else [cell(values.eps, rule.eps)]
         row += [number(values.weight_decay)] if plan.weight_decay else []
-        notes = ["tied"] if values.tied else []
+        notes = ["tied"] if values.tied else ["zero"] if values.zero and role not in BIASES else []
         notes += [values.source] if values.source != "table" else []
         yield [*row, ", ".join(notes)]
 
