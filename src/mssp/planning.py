@@ -96,8 +96,8 @@ class Plan:
     def _init_std(self, rule: Rule, target: Dims, base: Dims | None) -> float:
         if rule.init_std is None:
             return 0.0
-        if rule.role in GAINS:
-            return 1.0
+        if rule.role in GAINS:  # the value they start from; no multiplier touches it
+            return rule.init_std.value(target)
         multiplier = self.init_mult.get(ALL, 1.0) * self.init_mult.get(rule.role, 1.0)
         tuned = self.init_std.get(rule.role, self.init_std.get(ALL))
         if tuned is not None and base is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeVar
 
 from mssp.power import Power
 
@@ -55,6 +55,7 @@ class Differ:
 
 ZERO = Init(None)
 Three = tuple[Power, Power, Power]
+Cell = TypeVar("Cell")
 
 
 @dataclass(frozen=True)
@@ -75,36 +76,32 @@ def tied(power: Power) -> Init:
     return Init(power, tied=True)
 
 
-def same(power: Power) -> Three:
-    return (power, power, power)
-
-
-def same_init(init: Init | Differ) -> tuple[Init | Differ, Init | Differ, Init | Differ]:
-    return (init, init, init)
+def same(cell: Cell) -> tuple[Cell, Cell, Cell]:
+    return (cell, cell, cell)
 
 
 TABLE_1: dict[str, Rows] = {
     "embedding": Rows(
-        init=same_init(std(fan_in**-half)),
+        init=same(std(fan_in**-half)),
         sgd=same(N),
         adam=same(1 / fan_in),
         eps=same(1 / N),
     ),
     "norm": Rows(
-        init=same_init(std(one)),
+        init=same(std(one)),
         sgd=same(N),
         adam=same(one),
         eps=same(1 / (N * L)),
     ),
     # Printed for N x N matrices; fan_in and fan_out say the same for the others (attention with fewer key heads, FFN).
     "hidden": Rows(
-        init=same_init(std(fan_in**-half)),
+        init=same(std(fan_in**-half)),
         sgd=same(fan_out / fan_in),
         adam=same(1 / fan_in),
         eps=same(1 / (N * L)),
     ),
     "bias": Rows(
-        init=same_init(ZERO),
+        init=same(ZERO),
         sgd=same(one),
         adam=same(one),
         eps=same(1 / (N * L)),
@@ -132,13 +129,13 @@ TABLE_1: dict[str, Rows] = {
         eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L)),
     ),
     "final_norm": Rows(
-        init=same_init(std(one)),
+        init=same(std(one)),
         sgd=same(N),
         adam=same(one),
         eps=same(1 / N),
     ),
     "readout": Rows(
-        init=same_init(std(1 / N)),
+        init=same(std(1 / N)),
         sgd=same(1 / N),
         adam=same(1 / N),
         eps=same(one),
@@ -148,28 +145,28 @@ TABLE_1: dict[str, Rows] = {
 # What Table 1 leaves out, from the gradient scale of each parameter: Adam's eps is that scale, SGD's lr its inverse.
 DERIVED: dict[str, Rows] = {
     # A gain of size d_head is shared by all N / d_head heads: its gradient is a mean over width, of order 1.
-    "qk_norm": Rows(init=same_init(std(one)), sgd=same(one), adam=same(one), eps=same(1 / L)),
+    "qk_norm": Rows(init=same(std(one)), sgd=same(one), adam=same(one), eps=same(1 / L)),
     "router_bias": Rows(
-        init=same_init(ZERO),
+        init=same(ZERO),
         sgd=(one, M, M),
         adam=same(one),
         eps=(1 / L, 1 / (M * L), 1 / (M * L)),
     ),
     "expert_in_bias": Rows(
-        init=same_init(ZERO),
+        init=same(ZERO),
         sgd=(N, M, M * N),
         adam=same(one),
         eps=(1 / (N * L), 1 / (M * L), 1 / (M * N * L)),
     ),
     "expert_out_bias": Rows(
-        init=same_init(ZERO),
+        init=same(ZERO),
         sgd=(N, M * N, M * N),
         adam=same(one),
         eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L)),
     ),
     # N -> 1, one per layer: what the router is in Regime I.
     "shared_gate": Rows(
-        init=same_init(Differ(mup=std(1 / N), mssp=ZERO)),
+        init=same(Differ(mup=std(1 / N), mssp=ZERO)),
         sgd=same(1 / N),
         adam=same(1 / N),
         eps=same(1 / L),
@@ -226,9 +223,8 @@ def rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed:
         if sgd and not as_printed:
             found = _corrected(found)
         elif sgd and role == "bias":
-            found = replace(found, lr=TABLE_1["bias"].sgd[0])  # printed once, for every scheme
-    init_std = one if role in GAINS else None if role in BIASES else found.init_std
-    return replace(found, init_std=init_std, eps=None if sgd else found.eps)
+            found = replace(found, lr=TABLE_1["bias"].sgd[REGIMES.index(regime)])  # whatever the scheme
+    return replace(found, eps=None) if sgd else found
 
 
 def check_names(scheme: str, optimizer: str, regime: str | None) -> None:
@@ -261,7 +257,7 @@ def _tabulated(role: str, scheme: str, regime: str, sgd: bool) -> Rule:
     if scheme == "jiang":
         # Jiang et al. 2026 is muP with a smaller router and one global eps (the paper's related work).
         init, eps = (std(1 / N) if role == "router" else init), one
-    return Rule(role, init.std, lr, eps, init.tied, "table" if role in TABLE_1 else "derived")
+    return Rule(role, init.std, lr, eps, init.tied, _source(role))
 
 
 def _corrected(printed: Rule) -> Rule:
@@ -287,10 +283,19 @@ def _heuristic(role: str, regime: str, sgd: bool) -> Rule:
     else:
         init, lr_sgd, lr_adam, eps = fan_in**-half, one, 1 / fan_in, 1 / N
     eps = eps if role in OUTSIDE_BLOCKS else eps / L
-    return Rule(role, init, lr_sgd if sgd else lr_adam, eps, False, "derived" if role in DERIVED else "table")
+    return Rule(role, _start(role, init), lr_sgd if sgd else lr_adam, eps, False, _source(role))
 
 
 def _regime_free(role: str, scheme: str, sgd: bool) -> Rule:
     """Standard and neural-tangent parameterization (the paper's table of abc-parameterizations)."""
     lr = one if scheme == "sp" or role in GAINS | BIASES else 1 / fan_in
-    return Rule(role, fan_in**-half, lr, one, False, "derived" if role in DERIVED else "table")
+    return Rule(role, _start(role, fan_in**-half), lr, one, False, _source(role))
+
+
+def _start(role: str, weight_std: Power) -> Power | None:
+    """Gains start at 1 and biases at 0 in every scheme; the std is for weights."""
+    return one if role in GAINS else None if role in BIASES else weight_std
+
+
+def _source(role: str) -> Source:
+    return "table" if role in TABLE_1 else "derived"
