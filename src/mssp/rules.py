@@ -68,8 +68,7 @@ class Rows:
     eps: Three
 
 
-def std(power: Power) -> Init:
-    return Init(power)
+std = Init  # so that a cell reads as in the paper
 
 
 def tied(power: Power) -> Init:
