@@ -276,7 +276,7 @@ def _set(key: str, number: float) -> Any:
         (_set("eps", 1e-8), r"router.weight \(router\) has eps 1e-08, the plan says"),
         (_set("weight_decay", 0.1), r"has weight_decay 0.1, the plan says 6.4"),
         (_set("lr", 1e-2), r"group 'router' has lr 0.01, 64 of its planned value, where most have 1"),
-        (_set("initial_lr", 1e-2), r"group 'router' has initial_lr 0.01, 64 of its planned value, where most have 1"),
+        (_set("initial_lr", 1e-2), r"router.weight \(router\) has initial_lr 0.01, the plan says 0.00015625"),
         (lambda s: s.param_groups[0]["params"].clear(), "embed.weight is in no group of the optimizer"),
         (lambda s: s.param_groups[0]["params"].append(nn.Parameter(torch.ones(3))), r"holds a parameter \(3,\) that"),
         (lambda s: s.param_groups[1]["params"].append(s.param_groups[0]["params"][0]), "embed.weight is in two groups"),
@@ -305,7 +305,7 @@ def test_a_schedule_that_sets_one_lr_for_all_is_caught() -> None:
         group["lr"] = 3e-4
     with pytest.raises(ValueError, match="learning rates left the plan's ratios: group"):
         mssp.check_schedule(stepper, plan)
-    with pytest.raises(ValueError, match="group 0 has no name, lr and lr_scale"):
+    with pytest.raises(ValueError, match="group 0 has no name, lr_scale and lr_mult"):
         mssp.check_schedule(torch.optim.AdamW(model.parameters()), plan)
 
 
@@ -320,6 +320,8 @@ def test_one_cycle_moves_the_initial_learning_rates_together() -> None:
         stepper.step()
         schedule.step()
     mssp.verify(model, stepper, plan, CLAIMS)
+    with pytest.raises(ValueError, match=r"initial_lr 0\.01, the plan says 0\.02"):
+        mssp.verify(model, stepper, make(lr=2e-2), CLAIMS)
 
 
 def test_subclasses_count_as_what_they_derive_from() -> None:

@@ -136,6 +136,9 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
         (["plan", *STEP, "--init-std", "q=1"], "unknown role 'q' in init_std"),
         (["plan", *STEP, "--lr-mult", "3"], "lr_mult is by role: use one of embedding"),
         (["plan", *STEP, "--lr-mult", "router=1", "router=2"], "--lr-mult says router twice"),
+        (["plan", *STEP, "--lr-mult", "router=1", "--lr-mult", "hidden=2"], "--lr-mult is given twice"),
+        (["plan", *STEP, "--init-std"], "--init-std: takes a number or ROLE=NUMBER, got nothing"),
+        (["plan", *STEP, "--base.inputs", "9"], "the base has inputs 9: say the target's too"),
         (["plan", *STEP, "--weight-decay", "some"], "--weight-decay: must be a number, got 'some'"),
         (
             ["plan", *STEP, "--target.width", "1" + "0" * 320],

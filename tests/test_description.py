@@ -85,6 +85,11 @@ def test_claims_that_mean_nothing() -> None:
     for fans in ({"fan_in": -8}, {"fan_in": 0}, {"base_fan_in": 0}, {"fan_out": 2.5}, {"base_fan_out": float("nan")}):
         with pytest.raises(ValueError, match="of a hidden must be a positive whole number"):
             ParamInfo("hidden", **fans)
+    for axis in ("0", 0.0, True):
+        with pytest.raises(ValueError, match="expert_axis must be a whole number"):
+            ParamInfo("expert_in", expert_axis=axis)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="layout must be a text such as 'out in', got 5"):
+        ParamInfo("hidden", layout=5)  # type: ignore[arg-type]
     claims: Any
     for claims in (["w"], {"w": 5}, {3: "bias"}):
         with pytest.raises(ValueError, match="claims must map name patterns"):
@@ -127,6 +132,29 @@ def test_modules_may_describe_themselves() -> None:
     assert [(info.name, info.role) for info in infos] == [("a.weight", "router"), ("b.weight", "hidden")]
     with pytest.raises(ValueError, match=r"a.weight \(4, 8\) is claimed more than once"):
         describe(model, {"*.weight": ParamInfo("hidden", layout="out in")})
+    compiled: Any = torch.compile(Router(8, 4, bias=False))  # a wrapper that forwards param_infos
+    assert [info.role for info in describe(compiled)] == ["router"]
+
+    class Parent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = Router(8, 4, bias=False)
+
+        def param_infos(self) -> dict[str, ParamInfo]:
+            return {"a.weight": ParamInfo("hidden", layout="out in")}
+
+    with pytest.raises(ValueError, match=r"two modules describe a\.weight: as hidden and as router"):
+        describe(Parent())
+
+
+def test_claims_hold_bare_and_wrapped() -> None:
+    inner = nn.ModuleDict({"module": nn.Linear(8, 8, bias=False), "head": nn.Linear(8, 3, bias=False)})
+    claims = {
+        "module.weight": ParamInfo("hidden", layout="out in"),
+        "head.weight": ParamInfo("readout", layout="out in"),
+    }
+    for model in (inner, nn.ModuleDict({"module": inner})):
+        assert [info.name for info in describe(model, claims)] == ["module.weight", "head.weight"]
 
 
 def test_experts_that_are_modules_of_their_own() -> None:

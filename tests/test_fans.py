@@ -67,7 +67,26 @@ def test_a_plan_for_another_model_is_refused(wrong: ParamInfo, message: str) -> 
         plan.resolve([info("hidden", 3, 5), wrong])
 
 
-def test_sides_that_cannot_have_grown_with_the_width_are_asked_for() -> None:
+def test_a_fused_axis_is_hinted_at() -> None:
+    plan = mssp.plan(TARGET, regime="III", lr=1.0)
+    with pytest.raises(ValueError, match=r"fan_out 1024.* asks for 512 \(name what else lies along that axis"):
+        plan.resolve([info("expert_in_bias", None, 1024)])
+
+
+def test_sides_that_need_not_have_grown_with_the_width_are_asked_for() -> None:
     plan = mssp.plan(TARGET, BASE, lr=1.0)
-    with pytest.raises(ValueError, match=r"hidden 'w' has fan_in 501, which would be 125.2 at the base"):
-        plan.resolve([info("hidden", 501, 1024)])
+    with pytest.raises(ValueError, match=r"hidden 'w' has fan_in 128, which is no multiple of the width 1024"):
+        plan.resolve([info("hidden", 128, 1024)])
+    assert plan.resolve([info("hidden", 1024, 128)])["w"].lr == 0.25  # Adam does not look at fan_out
+    with pytest.raises(ValueError, match="say its size at the base, base_fan_out"):
+        mssp.plan(TARGET, BASE, lr=1.0, optimizer="sgd").resolve([info("hidden", 1024, 128)])
+
+
+def test_shared_experts_follow_the_expert_width_where_it_grows() -> None:
+    everything = mssp.plan(TARGET, BASE, lr=1.0)
+    assert everything.resolve([info("hidden", 512, 1024)])["w"].lr == 0.25
+    fixed = Shape(width=1024, expert_width=128, experts=32, active=16, depth=8)
+    with pytest.raises(ValueError, match="no multiple of the width"):
+        mssp.plan(fixed, BASE, lr=1.0).resolve([info("hidden", 256, 1024)])
+    shared = mssp.plan(fixed, BASE, lr=1.0).resolve([info("hidden", 256, 1024, base_fan_in=256)])["w"]
+    assert (shared.lr, shared.source) == (1.0, "derived")

@@ -212,6 +212,8 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
         ({"batch": 0}, "batch must be a positive whole number"),
         ({"batch": True}, "batch must be a positive whole number"),
         ({"warmup": -1}, "warmup must be a positive whole number"),
+        ({"warmup": False}, "warmup must be a positive whole number"),
+        ({"warmup": 0.0}, "warmup must be a positive whole number"),
     ],
 )
 def test_bad_recipes_are_named(recipe: dict[str, Any], message: str) -> None:
@@ -250,6 +252,13 @@ def test_what_a_recipe_leaves_open_stays() -> None:
     tuned = mssp.plan(BASE, BASE, regime="III", recipe=Recipe(betas=(0.9, 0.95), warmup=0), lr=1e-3)
     assert tuned.extend(TARGET, Recipe(batch=64)).recipe == Recipe(betas=(0.9, 0.95), batch=64, warmup=0)
     assert mssp.plan(TARGET, BASE, lr=1.0, tuned_with=Recipe(betas=(0.9, 0.95))).recipe.betas == (0.9, 0.95)
+
+
+def test_recipes_compose() -> None:
+    tuned = mssp.plan(BASE, BASE, regime="III", lr=1e-3)
+    stepwise = tuned.extend(TARGET, Recipe(batch=64)).extend(TARGET, Recipe(batch=128))
+    assert stepwise == tuned.extend(TARGET, Recipe(batch=128))
+    assert stepwise.warnings == ()
 
 
 def test_extending_is_checked_like_planning() -> None:

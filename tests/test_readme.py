@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,6 +57,29 @@ def test_the_claims_shown_are_claims() -> None:
     names: dict[str, object] = {"mssp": mssp}
     exec(snippets(README, "python")[1], names)
     assert isinstance(names["claims"], dict)
+
+
+def test_the_snippets_about_one_s_own_model_run() -> None:
+    """What was tuned, modules that describe themselves, and schedules, as shown."""
+    tuned, described, cosine, loop = snippets((ROOT / "docs" / "own-model.md").read_text(encoding="utf-8"), "python")
+    names: dict[str, Any] = {
+        "mssp": mssp, "torch": torch, "nn": torch.nn, "math": math, "steps": 10, "step": 3, "factor": lambda step: 0.5,
+        "base": mssp.Shape(width=32, experts=8, active=8, expert_width=16, depth=2),
+        "target": mssp.Shape(width=64, experts=16, active=16, expert_width=32, depth=2),
+    }  # fmt: skip
+    exec(tuned, names)
+    plan = names["plan"]
+    assert plan.recipe.warmup == 700
+    exec(described, names)
+    assert names["Router"](4, 2, bias=False).param_infos()["weight"].role == "router"
+    names["optimizer"] = torch.optim.AdamW(mssp.param_groups(Transformer(plan), plan, CLAIMS))
+    exec(f"schedule = {cosine}", names)
+    for _ in range(10):
+        names["optimizer"].step()
+        names["schedule"].step()
+    assert mssp.check_schedule(names["optimizer"], plan) == pytest.approx(0.1)
+    exec(loop, names)
+    assert mssp.check_schedule(names["optimizer"], plan) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from statistics import median
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,7 +34,7 @@ _OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
-# Two learning rates that a schedule scaled alike differ by rounding only.
+# Learning rates may be float32 tensors, and schedules round; wrong values are off by far more.
 _RATIO_TOLERANCE = 1e-6
 
 
@@ -54,7 +54,7 @@ def initialize(
     Args:
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
         gate: ``sigmoid``, ``softmax`` or ``renormalised``, to be warned where it does not go with tied experts.
-        random_routing: the model adds routing noise or a random router bias, which zero routers with top-K need.
+        random_routing: you add routing noise, or a random router bias afterwards, which zero routers with top-K need.
     """
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"seed must be a whole number, got {seed!r}")
@@ -62,7 +62,9 @@ def initialize(
     _check_routing(plan, [info for info, _, _ in described], gate, random_routing)
     for info, parameter, _ in described:
         if parameter.is_meta:
-            raise ValueError(f"{info.name} is on the meta device: call model.to_empty(device=...) first")
+            raise ValueError(
+                f"{info.name} is on the meta device: call model.to_empty(device=...) first, and fill its buffers"
+            )
         if not parameter.is_floating_point():
             raise ValueError(f"{info.name} has dtype {parameter.dtype}: initial weights are floating-point numbers")
         if 0 in (parameter.stride(axis) for axis, size in enumerate(parameter.shape) if size > 1):
@@ -119,36 +121,31 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
             raise ValueError(f"{info.name} is in no group of the optimizer")
         group = held[id(parameter)]
         wanted = _group_settings(plan, info.role, values)
-        del wanted["name"], wanted["lr"], wanted["initial_lr"]  # names are ours, learning rates are scheduled
+        del wanted["name"], wanted["lr"]  # which a schedule moves
         for key, number in wanted.items():
-            if not _equal(group.get(key), number):
-                raise ValueError(f"{info.name} ({info.role}) has {key} {group.get(key)}, the plan says {number}")
+            # OneCycleLR starts below the planned rate and notes it as its maximum.
+            found = group.get("max_lr", group.get(key)) if key == "initial_lr" else group.get(key)
+            if not _equal(found, number):
+                raise ValueError(f"{info.name} ({info.role}) has {key} {found}, the plan says {number}")
     if plan.grad_scale and not _scales_gradients(optimizer):
         raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
-    _common_factor(optimizer, plan, "initial_lr")
     check_schedule(optimizer, plan)
 
 
 def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
     """The factor by which a schedule scales all learning rates right now; raises unless it is the same for all."""
-    return _common_factor(optimizer, plan, "lr")
-
-
-def _common_factor(optimizer: Optimizer, plan: Plan, key: str) -> float:
-    """What ``key`` of every group is, as a multiple of the planned learning rate."""
     factors: list[float] = []
     for index, group in enumerate(optimizer.param_groups):
-        if not {"name", "lr_scale", key} <= group.keys() or not group["lr_scale"] > 0:
-            raise ValueError(f"group {index} has no name, {key} and lr_scale: it was not made by mssp.param_groups")
-        planned = plan.lr * plan.lr_mult.get(group["name"].split()[0], 1.0) * group["lr_scale"]
-        factors.append(float(group[key]) / planned)
+        if not {"name", "lr_scale", "lr_mult"} <= group.keys() or not group["lr_scale"] * group["lr_mult"] > 0:
+            raise ValueError(f"group {index} has no name, lr_scale and lr_mult: it was not made by mssp.param_groups")
+        factors.append(float(group["lr"]) / (plan.lr * group["lr_mult"] * group["lr_scale"]))
     if not factors:
         raise ValueError("the optimizer has no groups")
-    usual = median(factors)
+    usual = median_low(factors)
     for group, factor in zip(optimizer.param_groups, factors, strict=True):
         if not math.isclose(factor, usual, rel_tol=_RATIO_TOLERANCE):
             raise ValueError(
-                f"learning rates left the plan's ratios: group '{group['name']}' has {key} {float(group[key]):.4g}, "
+                f"learning rates left the plan's ratios: group '{group['name']}' has lr {float(group['lr']):.4g}, "
                 f"{factor:.4g} of its planned value, where most have {usual:.4g}; "
                 "a schedule must scale each group's initial_lr by one factor"
             )
@@ -198,8 +195,8 @@ def _check_routing(plan: Plan, infos: list[ParamInfo], gate: str | None, random_
     if routers and plan.roles["router"].zero and target.active < target.experts and not random_routing:
         raise ValueError(
             f"router '{routers[0].name}' would start at zero and route to {target.active} of {target.experts}, which "
-            "ties every expert: add routing noise or a random router bias and pass random_routing=True, or plan "
-            "with scheme 'mup'"
+            "ties every expert: add routing noise, or a random router bias once initialized, and pass "
+            "random_routing=True; or plan with scheme 'mup'"
         )
     if routers and plan.roles["expert_in"].tied and gate in _SUMMING_GATES:
         _warn(
@@ -252,4 +249,4 @@ def _equal(found: Any, wanted: Any) -> bool:
     if wanted is None or found is None:
         return found is wanted
     pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
-    return all(math.isclose(float(a), float(b), rel_tol=1e-9) for a, b in pairs)
+    return all(math.isclose(float(a), float(b), rel_tol=_RATIO_TOLERANCE) for a, b in pairs)

@@ -45,14 +45,15 @@ def describe(model: nn.Module, claims: Claims | None = None) -> list[ParamInfo]:
     anything, ``?`` for one character and ``{expert}`` for the number of an expert that is a parameter of its own.
     """
     clean = name_cleaner(model)
-    patterns = [_Pattern(clean(text), claim) for text, claim in _claimed_by_modules(model)]
-    patterns += [_Pattern(clean(text), claim) for text, claim in _checked(claims).items()]
+    patterns = [_Pattern([name], info) for name, info in _claimed_by_modules(model, clean).items()]
+    # As written, or as a wrapped model would have it.
+    patterns += [_Pattern([text, clean(text)], claim) for text, claim in _checked(claims).items()]
     infos, complaints = [], []
     for names, parameter in trainable(model):
         shape = tuple(parameter.shape)
         found = []
         for name in names:
-            matches = [pattern for pattern in patterns if pattern.matches(name)]
+            matches = [pattern for pattern in patterns if pattern.match(name)]
             also = "" if name == names[0] else f" (the same parameter as {names[0]})"
             if not matches:
                 complaints.append(f"{name} {shape}{also} is unclaimed")
@@ -120,21 +121,24 @@ def _unwrapped(name: str) -> list[str]:
 class _Pattern:
     """A name pattern and what it stands for."""
 
-    def __init__(self, text: str, claim: ParamInfo | str) -> None:
-        self.text = text
+    def __init__(self, spellings: list[str], claim: ParamInfo | str) -> None:
+        self.text = spellings[0]
         self.info = ParamInfo(claim) if isinstance(claim, str) else claim
-        if text.count("{expert}") > 1:
-            raise ValueError(f"pattern {text!r} names {{expert}} more than once")
+        if self.text.count("{expert}") > 1:
+            raise ValueError(f"pattern {self.text!r} names {{expert}} more than once")
+        self._regexes = [self._regex(spelling) for spelling in dict.fromkeys(spellings)]
+
+    @staticmethod
+    def _regex(text: str) -> re.Pattern[str]:
         # The whole number, however it is surrounded: "*{expert}" must not split 12 into 1 and 2.
         number = r"(?P<expert>(?<!\d)\d+(?!\d))"
-        escaped = re.escape(text).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\{expert\}", number)
-        self._regex = re.compile(escaped)
+        return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\{expert\}", number))
 
-    def matches(self, name: str) -> bool:
-        return self._regex.fullmatch(name) is not None
+    def match(self, name: str) -> re.Match[str] | None:
+        return next((match for regex in self._regexes if (match := regex.fullmatch(name))), None)
 
     def tied_as(self, name: str) -> str:
-        match = self._regex.fullmatch(name)
+        match = self.match(name)
         if match is None or "expert" not in match.groupdict():
             return self.info.tied_as
         return name[: match.start("expert")] + "{expert}" + name[match.end("expert") :]
@@ -151,12 +155,16 @@ def _checked(claims: Claims | None) -> Claims:
     return claims
 
 
-def _claimed_by_modules(model: nn.Module) -> list[tuple[str, ParamInfo]]:
+def _claimed_by_modules(model: nn.Module, clean: Callable[[str], str]) -> dict[str, ParamInfo]:
     found: dict[str, ParamInfo] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, DescribesItself):
-            found.update({f"{prefix}.{local}" if prefix else local: i for local, i in module.param_infos().items()})
-    return list(found.items())
+            for local, info in module.param_infos().items():
+                name = clean(f"{prefix}.{local}" if prefix else local)
+                # A wrapper that forwards attributes says the same as the module inside it.
+                if found.setdefault(name, info) != info:
+                    raise ValueError(f"two modules describe {name}: as {found[name].role} and as {info.role}")
+    return found
 
 
 def _merged(infos: list[ParamInfo]) -> ParamInfo:

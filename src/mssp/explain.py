@@ -6,7 +6,7 @@ import json
 import textwrap
 from dataclasses import dataclass
 
-from mssp.plan_text import NAMES, align, markdown_table
+from mssp.plan_text import SCHEME_NAMES, align, markdown_table
 from mssp.power import Power
 from mssp.reasons import REASONS, SCHEME_NOTES
 from mssp.rules import BIASES, GAINS, REGIME_FREE, REGIMES, Rule, check_cell, check_names, rule
@@ -51,7 +51,8 @@ def explain(role: str, regime: str | None = None, scheme: str = "mssp") -> Expla
     ['init std', 'M¹ᐟ²N_e⁻¹ᐟ² (μP: N_e⁻¹ᐟ²)']
     """
     check_names(scheme, "adamw", regime)
-    rule(role, "mup", "I", "adamw")  # an unknown role is refused before anything else
+    if role not in REASONS:
+        raise ValueError(f"unknown role {role!r}: use one of {', '.join(REASONS)}")
     if scheme in REGIME_FREE:
         regimes: tuple[str | None, ...] = (None,)
     else:
@@ -74,7 +75,7 @@ def explain(role: str, regime: str | None = None, scheme: str = "mssp") -> Expla
     return Explanation(
         role=role,
         scheme=scheme,
-        header=[NAMES[scheme], *("any regime" if column is None else f"Regime {column}" for column in regimes)],
+        header=[SCHEME_NAMES[scheme], *("any regime" if column is None else f"Regime {column}" for column in regimes)],
         rows=rows,
         what=reason.what,
         why=why,

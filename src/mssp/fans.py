@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from mssp.rules import FAN_IN, FAN_OUT, one
@@ -12,7 +12,7 @@ from mssp.shape import Shape
 Dims = Mapping[str, float]
 
 
-class Parameter(Protocol):
+class ParameterSides(Protocol):
     """What planning reads of a :class:`mssp.ParamInfo`."""
 
     @property
@@ -37,8 +37,13 @@ def with_fans(role: str, shape: Shape) -> dict[str, float]:
     return {**dims, "fan_in": FAN_IN.get(role, one).value(dims), "fan_out": FAN_OUT.get(role, one).value(dims)}
 
 
-def own_dims(info: Parameter, target: Shape, base: Shape | None) -> tuple[Dims, Dims | None, bool]:
-    """The dimensions at target and base with the parameter's own fans, and whether those grow as the role's do."""
+def own_dims(
+    info: ParameterSides, target: Shape, base: Shape | None, used: Collection[str]
+) -> tuple[Dims, Dims | None, bool]:
+    """The dimensions at target and base with the parameter's own fans, and whether those grow as the role's do.
+
+    ``used`` names the sides that matter: those the rule speaks of.
+    """
     at_target = with_fans(info.role, target)
     at_base = with_fans(info.role, base) if base is not None else None
     usual = True
@@ -51,10 +56,10 @@ def own_dims(info: Parameter, target: Shape, base: Shape | None) -> tuple[Dims, 
         if at_base is not None:
             lookup = info.role == "embedding" and side == "fan_in" and own == 1  # a token's input is of order 1
             follows = own if lookup else own * at_base[side] / at_target[side]
-            if own_at_base is None and info.role == "hidden" and not float(follows).is_integer():
+            if own_at_base is None and side in used and info.role == "hidden" and not _grows(own, target, base):
                 raise ValueError(
-                    f"hidden '{info.name}' has {side} {own}, which would be {follows:.4g} at the base if it grew with "
-                    f"the width: say base_{side}"
+                    f"hidden '{info.name}' has {side} {own}, which is no multiple of the width {target.width}: "
+                    f"say its size at the base, base_{side}"
                 )
             at_base[side] = follows if own_at_base is None else own_at_base
             usual &= math.isclose(at_base[side], follows)
@@ -62,7 +67,7 @@ def own_dims(info: Parameter, target: Shape, base: Shape | None) -> tuple[Dims, 
     return at_target, at_base, usual
 
 
-def check_fits(info: Parameter, target: Shape) -> None:
+def check_fits(info: ParameterSides, target: Shape) -> None:
     """Refuse a parameter whose sizes say that the plan was made for another model."""
     expected = {**with_fans(info.role, target), "experts": float(target.experts)}
     sides: dict[str, int | None] = {"experts": info.experts}
@@ -76,4 +81,13 @@ def check_fits(info: Parameter, target: Shape) -> None:
             raise ValueError(
                 f"the plan is for another model: {info.role} '{info.name}' has {side} {own}, "
                 f"but the plan's target {target} asks for {expected[side]:.0f}"
+                + (" (name what else lies along that axis in its layout)" if own % expected[side] == 0 else "")
             )
+
+
+def _grows(own: int, target: Shape, base: Shape | None) -> bool:
+    """Whether a side can be taken to grow as the width does: a multiple of it, or of what grows with it."""
+    if base is None or base.width == target.width:
+        return True
+    in_proportion = target.expert_width * base.width == base.expert_width * target.width
+    return own % target.width == 0 or (in_proportion and own % target.expert_width == 0)

@@ -48,6 +48,8 @@ class ParamInfo:
             given = getattr(self, side)
             if given is not None:
                 object.__setattr__(self, side, positive_int(f"{side} of a {self.role}", given))
+        if self.expert_axis is not None and type(self.expert_axis) is not int:
+            raise ValueError(f"expert_axis must be a whole number, got {self.expert_axis!r}")
         if self.layout is not None:
             parse_layout(self.layout)
 
@@ -78,7 +80,10 @@ class ParamInfo:
             return self.fan_in, self.fan_out
         axes = parse_layout(layout)
         if len(axes) != len(shape):
-            raise ValueError(f"{name}: layout {layout!r} names {len(axes)} axes, the tensor has {tuple(shape)}")
+            raise ValueError(
+                f"{name}: layout {layout!r} names {len(axes)} axes, the tensor has {tuple(shape)}; "
+                "fan_in and fan_out can be given instead of a layout"
+            )
         sides = {"fan_in": 1, "fan_out": 1}
         if not vector and all(side == "out" for side, _ in axes):
             raise ValueError(f"{name}: layout {layout!r} names no input axis, which a {self.role} has")
@@ -99,6 +104,8 @@ def parse_layout(layout: str) -> list[tuple[str, int]]:
     >>> parse_layout("(2 out) in")
     [('out', 2), ('in', 1)]
     """
+    if not isinstance(layout, str):
+        raise ValueError(f"layout must be a text such as 'out in', got {layout!r}")
     axes = []
     for part in re.findall(r"\([^)]*\)|\S+", layout):
         match = _AXES.fullmatch(part)

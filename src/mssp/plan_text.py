@@ -14,8 +14,15 @@ from mssp.shape import SYMBOLS
 if TYPE_CHECKING:
     from mssp.planning import Plan
 
-NAMES = {"mssp": "MSSP", "mup": "μP", "mup-heuristic": "μP by shape", "sp": "SP", "ntp": "NTP", "jiang": "Jiang et al."}
-OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+SCHEME_NAMES = {
+    "mssp": "MSSP",
+    "mup": "μP",
+    "mup-heuristic": "μP by shape",
+    "sp": "SP",
+    "ntp": "NTP",
+    "jiang": "Jiang et al.",
+}
+OPTIMIZER_NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 
 def number(value: float) -> str:
@@ -29,7 +36,7 @@ def number(value: float) -> str:
 
 def title(plan: Plan) -> str:
     regime = f"Regime {plan.regime}, " if plan.regime else ""
-    return f"{NAMES[plan.scheme]}, {regime}{OPTIMIZERS[plan.optimizer]}"
+    return f"{SCHEME_NAMES[plan.scheme]}, {regime}{OPTIMIZER_NAMES[plan.optimizer]}"
 
 
 def facts(plan: Plan) -> list[tuple[str, str]]:
@@ -39,12 +46,13 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     tuned += [f"weight decay {number(plan.weight_decay)}"] if plan.weight_decay else []
     for name, entries in (("lr_mult", plan.lr_mult), ("init_mult", plan.init_mult), ("init_std", plan.init_std)):
         tuned += [f"{name} {', '.join(f'{role}={number(x)}' for role, x in entries.items())}"] if entries else []
-    aggregation, residual = plan.multiplier("aggregation"), plan.multiplier("residual")
+    forward = [f"{which} {number(plan.multiplier(which))}" for which in ("aggregation", "residual")]
+    relative = [f"{which} {number(plan.multiplier(which, relative=True))}" for which in ("aggregation", "residual")]
     sizes = [("base", plan.base), ("target", plan.target)]
     return [
         *((name, "  ".join(f"{s} {shape.dims[s]:.0f}" for s in SYMBOLS)) for name, shape in sizes if shape is not None),
         ("tuned", ", ".join(tuned)),
-        ("forward", f"aggregation {number(aggregation)}, residual {number(residual)}"),
+        ("forward", ", ".join(forward) + (f"; relative to the base: {', '.join(relative)}" if plan.base else "")),
     ]
 
 

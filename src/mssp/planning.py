@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from mssp import plan_json, plan_text, settings
-from mssp.fans import Dims, Parameter, check_fits, own_dims, with_fans
+from mssp.fans import Dims, ParameterSides, check_fits, own_dims, with_fans
 from mssp.power import Power
 from mssp.regime import infer, outside_theory
 from mssp.rules import BIASES, GAINS, REGIME_FREE, ROLES, Rule, check_cell, check_names, rule
@@ -104,7 +104,7 @@ class Plan:
             return tuned * multiplier * rule.init_std.ratio(target, base)
         return (tuned or 1.0) * multiplier * rule.init_std.value(target)
 
-    def resolve(self, infos: Iterable[Parameter]) -> dict[str, Values]:
+    def resolve(self, infos: Iterable[ParameterSides]) -> dict[str, Values]:
         """The numbers of every parameter, by name: a matrix with fans of its own gets its own values.
 
         A side whose size at the base is not given (``base_fan_in``) is taken to grow as its role's does.
@@ -114,8 +114,9 @@ class Plan:
             check_fits(info, self.target)
         found = {}
         for info in infos:
-            target, base, usual = own_dims(info, self.target, self.base)
-            values = self._values(self.rule(info.role), target, base)
+            rule = self.rule(info.role)
+            target, base, usual = own_dims(info, self.target, self.base, rule.symbols)
+            values = self._values(rule, target, base)
             found[info.name] = values if usual else replace(values, source="derived")
         return found
 
@@ -213,7 +214,7 @@ def plan(
         regime: I, II or III; inferred from base to target where that is possible.
         readout: ``zero``, ``mup`` (std 1/N) or ``scheme`` (the scheme's own).
         as_printed: the paper's table without our corrections (docs/errata.md).
-        grad_scale: keep eps and scale gradients instead, which is the same to Adam and cannot underflow.
+        grad_scale: keep eps and scale gradients instead: the same to Adam, with far more room (docs/faithfulness.md).
         lr_mult: tuned learning-rate multipliers by role.
         init_mult: tuned init multipliers: a number, or by role with ``all`` for every weight.
         init_std: standard deviations tuned at the base: a number, or by role with ``all``. Otherwise the constant is 1.
@@ -238,6 +239,8 @@ def plan(
     lr_mult = settings.by_role("lr_mult", lr_mult, ROLES)
     init_mult = settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES))
     init_std = settings.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES))
+    if base is not None and base.inputs is not None and target.inputs is None:
+        raise ValueError(f"the base has inputs {base.inputs}: say the target's too")
     target = target.with_inputs(1)
     base = base.with_inputs(target.inputs) if base is not None else None
     if regime is None and scheme not in REGIME_FREE:
@@ -272,7 +275,7 @@ def _warned(made: Plan) -> Plan:
     if made.rule("router").zero and made.target.active < made.target.experts:
         found.append(
             f"the router starts at zero and routes to {made.target.active} of {made.target.experts}: "
-            "top-K needs routing noise or a random router bias to break the ties"
+            "top-K needs routing noise, or a random router bias, to break the ties"
         )
     for name in ("init_std", "init_mult"):
         ignored = [role for role in getattr(made, name) if role != ALL and made.rule(role).zero]

@@ -34,9 +34,10 @@ REASONS: dict[str, Reason] = {
         where="Table 1, rows Pre-LN; docs/errata.md for the factor L of SGD",
     ),
     "qk_norm": Reason(
-        what="gain of a per-head norm of queries or keys, of size d_head and shared by all heads",
+        what="gain of a fixed size: of a per-head norm of queries or keys, shared by all heads",
         why="All N / d_head heads share the gain, so its gradient sums over width: order 1 (times 1/L), not 1/N. With "
-        "the eps of a full-width norm the update would stop being Adam's at small widths.",
+        "the eps of a full-width norm, eps would lose its part as the width grows. Any gain of a fixed size, such as "
+        "that of a norm on a low rank, is of this kind.",
         where="derived; docs/errata.md has the measured gradient scale",
     ),
     "hidden": Reason(
@@ -141,12 +142,13 @@ SCHEME_NOTES: dict[str, tuple[str, str]] = {
         "Section 'Background on Width-scaling Parameterizations', the table of abc-parameterizations",
     ),
     "mup-heuristic": (
-        "muP by shape alone: input-like, matrix-like or output-like by which sides grow. It agrees with muP in Regime "
-        "I and is wrong for routers and experts once their number grows.",
+        "muP by shape alone: input-like, matrix-like or output-like by which sides grow. For the paper's roles it "
+        "agrees with muP in Regime I; it is wrong for routers and experts once their number grows.",
         "Section 'Background on Width-scaling Parameterizations', the table of the muP heuristic",
     ),
     "jiang": (
-        "Jiang et al. 2026: muP for Adam in Regime III with a router std of 1/N and one global eps.",
+        "Jiang et al. 2026, derived for signSGD and used with Adam: muP in Regime III with a router std of 1/N and one "
+        "global eps.",
         "Section 'Introduction', independent and concurrent work; Jiang et al., Hyperparameter Transfer with "
         "Mixture-of-Expert Layers (arXiv 2601.20205)",
     ),

@@ -197,6 +197,11 @@ class Rule:
     def zero(self) -> bool:
         return self.init_std is None
 
+    @property
+    def symbols(self) -> set[str]:
+        """Every dimension this rule speaks of."""
+        return {symbol for power in (self.init_std, self.lr, self.eps) if power is not None for symbol in power}
+
     def by_shape(self, power: Power) -> Power:
         """A Power of this rule with ``fan_in`` and ``fan_out`` written in the model's symbols."""
         return power.substitute({"fan_in": FAN_IN.get(self.role, one), "fan_out": FAN_OUT.get(self.role, one)})
@@ -214,7 +219,7 @@ def rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed:
     check_cell(scheme, regime, optimizer)
     sgd = optimizer == "sgd"
     if scheme in REGIME_FREE:
-        found = _regime_free(role, scheme, sgd)
+        found = _regime_free(role, scheme)
     else:
         assert regime is not None
         heuristic = scheme == "mup-heuristic"
@@ -285,7 +290,7 @@ def _heuristic(role: str, regime: str, sgd: bool) -> Rule:
     return Rule(role, _start(role, init), lr_sgd if sgd else lr_adam, eps, False, _source(role))
 
 
-def _regime_free(role: str, scheme: str, sgd: bool) -> Rule:
+def _regime_free(role: str, scheme: str) -> Rule:
     """Standard and neural-tangent parameterization (the paper's table of abc-parameterizations)."""
     lr = one if scheme == "sp" or role in GAINS | BIASES else 1 / fan_in
     return Rule(role, _start(role, fan_in**-half), lr, one, False, _source(role))

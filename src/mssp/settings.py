@@ -40,7 +40,8 @@ class Recipe:
             object.__setattr__(self, "betas", betas)
         for name in ("batch", "steps", "warmup"):
             given = getattr(self, name)
-            if given is not None and not (name == "warmup" and given == 0):
+            no_warmup = name == "warmup" and type(given) is int and given == 0
+            if given is not None and not no_warmup:
                 object.__setattr__(self, name, positive_int(name, given))
 
     def filled(self, other: Recipe) -> Recipe:
@@ -85,12 +86,12 @@ def check(
 
 
 def recipes(recipe: Recipe | None, tuned_with: Recipe | None) -> tuple[Recipe, Recipe]:
-    """Both recipes, each completed by what only the other says."""
+    """Both recipes: what the new one leaves open stays as tuned; if only one is given, both are that."""
     for name, given in (("recipe", recipe), ("tuned_with", tuned_with)):
         if not isinstance(given, Recipe | None):
             raise ValueError(f"{name} must be a Recipe, got a {type(given).__name__}")
-    now, then = recipe or Recipe(), tuned_with or Recipe()
-    return now.filled(then), then.filled(now)
+    now = (recipe or Recipe()).filled(tuned_with or Recipe())
+    return now, now if tuned_with is None else tuned_with
 
 
 def positive(name: str, given: float) -> float:

@@ -68,7 +68,7 @@ class Shape:
 
     def with_inputs(self, inputs: int | None) -> Shape:
         """This shape, with ``inputs`` filled in where it was left out."""
-        return self if self.inputs is not None else replace(self, inputs=1 if inputs is None else inputs)
+        return self if self.inputs is not None else replace(self, inputs=inputs)
 
     def json(self) -> dict[str, int | None]:
         return asdict(self)

@@ -33,6 +33,12 @@ def _two_numbers(words: list[str]) -> tuple[float, float]:
     return first, second
 
 
+def _some_words(words: list[str]) -> tuple[str, ...]:
+    if not words:
+        raise ValueError("takes a number or ROLE=NUMBER, got nothing")
+    return tuple(words)
+
+
 _BETAS: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
     nargs=2,
     metavar="B1 B2",
@@ -47,6 +53,13 @@ _WORD: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
     is_instance=lambda value: value is None or isinstance(value, str),
     str_from_instance=lambda value: [value or ""],
 )
+_WORDS: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="",
+    instance_from_str=_some_words,
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=list,
+)
 _QUIET = tyro.conf.arg(help_behavior_hint="")
 Size = Annotated[int | None, _optional("INT", int, "a positive whole number"), _QUIET]
 Number = Annotated[float | None, _optional("NUMBER", float, "a number"), _QUIET]
@@ -54,7 +67,9 @@ Betas = Annotated[tuple[float, float] | None, _BETAS, _QUIET]
 Name = Annotated[str | None, _WORD, _QUIET]
 Regime = Annotated[str | None, _WORD, tyro.conf.arg(metavar="I|II|III", help_behavior_hint="")]
 Path = Annotated[str | None, _WORD, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
-ByRole = Annotated[tuple[str, ...], tyro.conf.arg(metavar="X|ROLE=X", help_behavior_hint="")]
+BY_ROLE_FLAGS = ("--init-std", "--init-mult", "--lr-mult")
+ByRole = Annotated[tuple[str, ...], _WORDS, tyro.conf.arg(metavar="X|ROLE=X [...]", help_behavior_hint="")]
+ByRoleOnly = Annotated[tuple[str, ...], _WORDS, tyro.conf.arg(metavar="ROLE=X [...]", help_behavior_hint="")]
 
 
 def by_role(flag: str, words: Sequence[str], everywhere: str) -> dict[str, float]:

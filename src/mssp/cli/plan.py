@@ -7,9 +7,7 @@ import sys
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path as FilePath
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from mssp import plan_text
 from mssp.cli import flags, show
@@ -71,7 +69,7 @@ class PlanCommand:
     """standard deviations tuned at the base, for all weights or by role"""
     init_mult: flags.ByRole = ()
     """tuned init multipliers, for all weights or by role"""
-    lr_mult: Annotated[flags.ByRole, tyro.conf.arg(metavar="ROLE=X")] = ()
+    lr_mult: flags.ByRoleOnly = ()
     """tuned learning-rate multipliers by role"""
     aggregation_mult: flags.Number = None
     """tuned factor on the aggregation multiplier (default 1)"""
@@ -82,7 +80,7 @@ class PlanCommand:
     grad_scale: bool = False
     """scale gradients instead of eps: the same to Adam, without tiny numbers"""
     extend: flags.Path = None
-    """a plan file to carry to a new target; every other setting comes from it"""
+    """a plan file to carry to a new target; all but the recipe comes from it"""
     base_config: flags.Path = None
     """the base as a Hugging Face config.json"""
     target_config: flags.Path = None
@@ -94,7 +92,9 @@ class PlanCommand:
     target: Sizes = field(default_factory=Sizes)
     base: Sizes = field(default_factory=Sizes)
     recipe: RecipeFlags = field(default_factory=RecipeFlags)
+    """how the target is trained: a change from the base is warned of"""
     tuned_with: RecipeFlags = field(default_factory=RecipeFlags)
+    """how the base was trained, where that differs"""
 
     def run(self) -> int:
         if self.json and self.markdown:
