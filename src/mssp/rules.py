@@ -80,18 +80,8 @@ def same(cell: Cell) -> tuple[Cell, Cell, Cell]:
 
 
 TABLE_1: dict[str, Rows] = {
-    "embedding": Rows(
-        init=same(std(fan_in**-half)),
-        sgd=same(N),
-        adam=same(1 / fan_in),
-        eps=same(1 / N),
-    ),
-    "norm": Rows(
-        init=same(std(one)),
-        sgd=same(N),
-        adam=same(one),
-        eps=same(1 / (N * L)),
-    ),
+    "embedding": Rows(init=same(std(fan_in**-half)), sgd=same(N), adam=same(1 / fan_in), eps=same(1 / N)),
+    "norm": Rows(init=same(std(one)), sgd=same(N), adam=same(one), eps=same(1 / (N * L))),
     # Printed for N x N matrices; fan_in and fan_out say the same for the others (attention with fewer key heads, FFN).
     "hidden": Rows(
         init=same(std(fan_in**-half)),
@@ -99,12 +89,7 @@ TABLE_1: dict[str, Rows] = {
         adam=same(1 / fan_in),
         eps=same(1 / (N * L)),
     ),
-    "bias": Rows(
-        init=same(ZERO),
-        sgd=same(one),
-        adam=same(one),
-        eps=same(1 / (N * L)),
-    ),
+    "bias": Rows(init=same(ZERO), sgd=same(one), adam=same(one), eps=same(1 / (N * L))),
     "router": Rows(
         init=(Differ(mup=std(1 / N), mssp=ZERO), std(N**-half), std(N**-half)),
         sgd=(1 / N, M / N, one),
@@ -127,18 +112,8 @@ TABLE_1: dict[str, Rows] = {
         adam=(1 / N_e, 1 / N_e, 1 / N_e),
         eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L)),
     ),
-    "final_norm": Rows(
-        init=same(std(one)),
-        sgd=same(N),
-        adam=same(one),
-        eps=same(1 / N),
-    ),
-    "readout": Rows(
-        init=same(std(1 / N)),
-        sgd=same(1 / N),
-        adam=same(1 / N),
-        eps=same(one),
-    ),
+    "final_norm": Rows(init=same(std(one)), sgd=same(N), adam=same(one), eps=same(1 / N)),
+    "readout": Rows(init=same(std(1 / N)), sgd=same(1 / N), adam=same(1 / N), eps=same(one)),
 }
 
 # What Table 1 leaves out, from the gradient scale of each parameter: Adam's eps is that scale, SGD's lr its inverse.
