@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mssp.description import Claims, describe, trainable
+from mssp.description import Claims, described_parameters
 from mssp.initial import fill
 from mssp.param_info import ParamInfo
 from mssp.settings import PlanWarning
@@ -105,17 +105,7 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
     if nearest not in (expected_class, torch.optim.Optimizer, None):
         raise ValueError(f"the plan is for {expected_class.__name__}, the optimizer is {type(optimizer).__name__}")
     described = _described(model, plan, claims)
-    names = {id(parameter): info.name for info, parameter, _ in described}
-    held: dict[int, dict[str, Any]] = {}
-    for index, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
-            if id(parameter) not in names:
-                raise ValueError(
-                    f"group {index} holds a parameter {tuple(parameter.shape)} that the model does not train"
-                )
-            if id(parameter) in held:
-                raise ValueError(f"{names[id(parameter)]} is in two groups")
-            held[id(parameter)] = group
+    held = _groups_by_parameter(optimizer, {id(parameter): info.name for info, parameter, _ in described})
     for info, parameter, values in described:
         if id(parameter) not in held:
             raise ValueError(f"{info.name} is in no group of the optimizer")
@@ -130,6 +120,20 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
     if plan.grad_scale and not _scales_gradients(optimizer):
         raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
     check_schedule(optimizer, plan)
+
+
+def _groups_by_parameter(optimizer: Optimizer, names: dict[int, str]) -> dict[int, dict[str, Any]]:
+    """The group that holds each parameter, by id; no parameter twice, and none that the model does not train."""
+    held: dict[int, dict[str, Any]] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if id(parameter) not in names:
+                shape = tuple(parameter.shape)
+                raise ValueError(f"group {index} holds a parameter {shape} that the model does not train")
+            if id(parameter) in held:
+                raise ValueError(f"{names[id(parameter)]} is in two groups")
+            held[id(parameter)] = group
+    return held
 
 
 def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
@@ -181,10 +185,9 @@ def _scale_before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict
 
 
 def _described(model: nn.Module, plan: Plan, claims: Claims | None) -> list[tuple[ParamInfo, Tensor, Values]]:
-    parameters = {name: parameter for names, parameter in trainable(model) for name in names}
-    infos = describe(model, claims)
-    values = plan.resolve(infos)
-    return [(info, parameters[info.name], values[info.name]) for info in infos]
+    described = described_parameters(model, claims)
+    values = plan.resolve(info for info, _ in described)
+    return [(info, parameter, values[info.name]) for info, parameter in described]
 
 
 def _check_routing(plan: Plan, infos: list[ParamInfo], gate: str | None, random_routing: bool) -> None:

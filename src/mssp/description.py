@@ -44,12 +44,17 @@ def describe(model: nn.Module, claims: Claims | None = None) -> list[ParamInfo]:
     ``claims`` maps name patterns to a ParamInfo, or to a role alone for gains and biases. In a pattern ``*`` stands for
     anything, ``?`` for one character and ``{expert}`` for the number of an expert that is a parameter of its own.
     """
+    return [info for info, _ in described_parameters(model, claims)]
+
+
+def described_parameters(model: nn.Module, claims: Claims | None) -> list[tuple[ParamInfo, nn.Parameter]]:
+    """Every trainable parameter of a model with its description."""
     clean = name_cleaner(model)
     patterns = [_Pattern([name], info) for name, info in _claimed_by_modules(model, clean).items()]
     # As written, or as a wrapped model would have it.
     patterns += [_Pattern([text, clean(text)], claim) for text, claim in _checked(claims).items()]
-    infos, complaints = [], []
-    for names, parameter in trainable(model):
+    described, complaints = [], []
+    for names, parameter in _trainable(model, clean):
         shape = tuple(parameter.shape)
         found = []
         for name in names:
@@ -63,18 +68,18 @@ def describe(model: nn.Module, claims: Claims | None = None) -> list[ParamInfo]:
             else:
                 found.append((name, matches[0]))
         if len(found) == len(names):
-            infos.append(_merged([match.info.fitted(name, shape, match.tied_as(name)) for name, match in found]))
+            infos = [match.info.fitted(name, shape, match.tied_as(name)) for name, match in found]
+            described.append((_merged(infos), parameter))
     if complaints:
         raise ValueError(f"every trainable parameter needs exactly one role: {'; '.join(complaints)}")
-    siblings = Counter(info.tied_as for info in infos if info.tied_as)
-    return [replace(info, experts=siblings[info.tied_as]) if info.tied_as else info for info in infos]
+    siblings = Counter(info.tied_as for info, _ in described if info.tied_as)
+    return [(replace(info, experts=siblings.get(info.tied_as, info.experts)), each) for info, each in described]
 
 
-def trainable(model: nn.Module) -> Iterator[tuple[list[str], nn.Parameter]]:
+def _trainable(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[list[str], nn.Parameter]]:
     """The trainable parameters with all the clean names each of them has (two for tied embeddings)."""
     from torch.nn.parameter import is_lazy
 
-    clean = name_cleaner(model)
     names: dict[int, list[str]] = {}
     parameters: dict[int, nn.Parameter] = {}
     owner: dict[str, int] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib import resources
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mssp.planning import Plan
 
 VERSION = 1
+MISSING = object()
 # Numbers are recomputed on load; another machine's pow() may differ in the last digits.
 _TOLERANCE = 1e-9
 _SETTINGS = (
@@ -93,9 +94,8 @@ def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
     if plan.hash != data["hash"]:
         raise ValueError(f"corrupt plan file: its hash is {data['hash']!r}, its settings have {plan.hash!r}")
     made = {**document(plan), "warnings": data.get("warnings")}  # words may change, numbers may not
-    differing = _first_difference(data, made, "")
-    if differing:
-        raise ValueError(f"corrupt plan file: {differing} is not what its settings give")
+    for path, _, _ in differences(data, made, _recomputes):
+        raise ValueError(f"corrupt plan file: {path} is not what its settings give")
     return plan
 
 
@@ -110,21 +110,22 @@ def _read_settings(data: Mapping[str, Any]) -> dict[str, Any]:
     return read
 
 
-def _first_difference(read: Any, made: Any, path: str) -> str | None:
-    """The path of the first entry that was read but not made so; None where there is none."""
-    if isinstance(read, dict) and isinstance(made, dict):
-        for key in (*made, *read):
-            here = f"{path}.{key}" if path else key
-            found = here if key not in read or key not in made else _first_difference(read[key], made[key], here)
-            if found:
-                return found
-        return None
-    if isinstance(made, float) and type(read) in (int, float):
-        return None if _close(read, made) else path
-    return None if type(read) is type(made) and read == made else path
+def differences(
+    here: Any, there: Any, same: Callable[[Any, Any], bool], path: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """The entries of two nested documents that are not the same: path and both values, MISSING where there is none."""
+    if isinstance(here, Mapping) and isinstance(there, Mapping):
+        for key in dict.fromkeys((*here, *there)):
+            inner = f"{path}.{key}" if path else key
+            yield from differences(here.get(key, MISSING), there.get(key, MISSING), same, inner)
+    elif not same(here, there):
+        yield path, here, there
 
 
-def _close(read: float, made: float) -> bool:
+def _recomputes(read: Any, made: Any) -> bool:
+    """Whether an entry of a file is what was computed again: numbers to rounding, the rest to the type."""
+    if not (isinstance(made, float) and type(read) in (int, float)):
+        return type(read) is type(made) and bool(read == made)
     try:
         return math.isclose(read, made, rel_tol=_TOLERANCE)
     except OverflowError:  # a whole number beyond any float

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mssp import plan_json
 from mssp.power import Power
-from mssp.rules import BIASES, GAINS
+from mssp.rules import BIASES, GAINS, Rule
 from mssp.shape import SYMBOLS
 
 if TYPE_CHECKING:
@@ -66,33 +67,29 @@ def rows(plan: Plan) -> Iterator[list[str]]:
     """One row per role: each number with the Power behind it."""
     for role, values in plan.roles.items():
         rule = plan.rule(role)
-
-        def cell(value: float, power: Power, rule: Any = rule) -> str:
-            return f"{number(value)}\t{rule.by_shape(power)}"
-
-        init = "0" if rule.init_std is None else cell(values.init_std, rule.init_std)
-        row = [role, "1" if role in GAINS else init, cell(values.lr, rule.lr)]
+        init = "0" if rule.init_std is None else _cell(rule, values.init_std, rule.init_std)
+        row = [role, "1" if role in GAINS else init, _cell(rule, values.lr, rule.lr)]
         if values.eps is not None and rule.eps is not None:
-            scaling = [cell(values.grad_scale, 1 / rule.eps)] if plan.grad_scale else []
-            row += [number(values.eps), *scaling] if plan.grad_scale else [cell(values.eps, rule.eps)]
+            by_gradient = [number(values.eps), _cell(rule, values.grad_scale, 1 / rule.eps)]
+            row += by_gradient if plan.grad_scale else [_cell(rule, values.eps, rule.eps)]
         row += [number(values.weight_decay)] if plan.weight_decay else []
         notes = ["tied"] if values.tied else ["zero"] if values.zero and role not in BIASES else []
         notes += [values.source] if values.source != "table" else []
         yield [*row, ", ".join(notes)]
 
 
-def table(plan: Plan) -> list[list[str]]:
-    return [columns(plan), *rows(plan)]
+def _cell(rule: Rule, value: float, power: Power) -> str:
+    return f"{number(value)}\t{rule.by_shape(power)}"
+
+
+def lines(plan: Plan, heading: str = "") -> list[str]:
+    """The plan line by line: a heading, the facts, the table."""
+    above = [heading or title(plan), *(f"  {name:<8} {content}" for name, content in facts(plan)), ""]
+    return above + align([columns(plan), *rows(plan)])
 
 
 def text(plan: Plan) -> str:
-    lines = table_lines(title(plan), facts(plan), table(plan))
-    return "\n".join([*lines, *(f"warning: {warning}" for warning in plan.warnings)])
-
-
-def table_lines(title: str, facts: Sequence[tuple[str, str]], table: Sequence[Sequence[str]]) -> list[str]:
-    """A title, facts by name, and a table under them."""
-    return [title, *(f"  {name:<8} {content}" for name, content in facts), "", *align(table)]
+    return "\n".join([*lines(plan), *(f"warning: {warning}" for warning in plan.warnings)])
 
 
 def markdown(plan: Plan) -> str:
@@ -139,17 +136,10 @@ class Diff:
 
 def diff(plan: Plan, other: Plan) -> Diff:
     here, there = plan_json.document(plan), plan_json.document(other)
-    found = [entry for entry in _walk(here, there, "") if entry[0] not in ("hash", "version", "warnings")]
-    return Diff(tuple(found))
-
-
-def _walk(here: Any, there: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(here, Mapping) and isinstance(there, Mapping):
-        for key in dict.fromkeys((*here, *there)):
-            yield from _walk(here.get(key), there.get(key), f"{path}.{key}" if path else key)
-    elif here != there:
-        yield path, here, there
+    for document in (here, there):  # which follow from the rest
+        del document["hash"], document["warnings"]
+    return Diff(tuple(plan_json.differences(here, there, operator.eq)))
 
 
 def _show(value: Any) -> str:
-    return "–" if value is None else number(value) if isinstance(value, float) else str(value)
+    return "–" if value in (None, plan_json.MISSING) else number(value) if isinstance(value, float) else str(value)

@@ -222,51 +222,32 @@ def plan(
         recipe, tuned_with: batch, steps, warmup and betas at the target and at the base, to be warned of changes.
     """
     check_names(scheme, optimizer, regime)
+    target, base = settings.shapes(target, base)
     recipe, tuned_with = settings.recipes(recipe, tuned_with)
-    settings.check(
+    asked = Plan(
         target=target,
         base=base,
-        lr=lr,
-        eps=eps,
-        weight_decay=weight_decay,
-        readout=readout,
+        scheme=scheme,
         optimizer=optimizer,
+        regime=regime,
+        lr=settings.positive("lr", lr),
+        eps=settings.positive("eps", eps) if eps is not None else None if optimizer == "sgd" else 1e-8,
+        weight_decay=settings.positive_or_zero("weight_decay", weight_decay),
+        readout=readout,
         as_printed=as_printed,
         grad_scale=grad_scale,
-        aggregation_mult=aggregation_mult,
+        lr_mult=settings.by_role("lr_mult", lr_mult, ROLES),
+        init_mult=settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
+        init_std=settings.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES)),
+        aggregation_mult=settings.positive("aggregation_mult", aggregation_mult),
         recipe=recipe,
+        tuned_with=tuned_with,
     )
-    lr_mult = settings.by_role("lr_mult", lr_mult, ROLES)
-    init_mult = settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES))
-    init_std = settings.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES))
-    if base is not None and base.inputs is not None and target.inputs is None:
-        raise ValueError(f"the base has inputs {base.inputs}: say the target's too")
-    target = target.with_inputs(1)
-    base = base.with_inputs(target.inputs) if base is not None else None
+    settings.check(asked)
     if regime is None and scheme not in REGIME_FREE:
-        regime = infer(base, target)
-    check_cell(scheme, regime, optimizer)
-    return _warned(
-        Plan(
-            target=target,
-            base=base,
-            scheme=scheme,
-            optimizer=optimizer,
-            regime=regime,
-            lr=float(lr),
-            eps=None if optimizer == "sgd" else 1e-8 if eps is None else float(eps),
-            weight_decay=float(weight_decay),
-            readout=readout,
-            as_printed=as_printed,
-            grad_scale=grad_scale,
-            lr_mult=lr_mult,
-            init_mult=init_mult,
-            init_std=init_std,
-            aggregation_mult=float(aggregation_mult),
-            recipe=recipe,
-            tuned_with=tuned_with,
-        )
-    )
+        asked = replace(asked, regime=infer(base, target))
+    check_cell(scheme, asked.regime, optimizer)
+    return _warned(asked)
 
 
 def _warned(made: Plan) -> Plan:

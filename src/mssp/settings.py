@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from numbers import Real
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from mssp.rules import BIASES, GAINS, ROLES
 from mssp.shape import Shape, positive_int
+
+if TYPE_CHECKING:
+    from mssp.planning import Plan
 
 READOUTS = ("zero", "mup", "scheme")
 WEIGHT_ROLES = tuple(role for role in ROLES if role not in GAINS | BIASES)
@@ -50,39 +54,30 @@ class Recipe:
         return Recipe(**{name: others[name] if mine[name] is None else mine[name] for name in mine})
 
 
-def check(
-    *,
-    target: object,
-    base: object,
-    lr: float,
-    eps: float | None,
-    weight_decay: float,
-    readout: str,
-    optimizer: str,
-    as_printed: bool,
-    grad_scale: bool,
-    aggregation_mult: float,
-    recipe: Recipe,
-) -> None:
-    """Refuse numbers and combinations that mean nothing."""
+def check(plan: Plan) -> None:
+    """Refuse combinations that mean nothing; the plan's single values have been checked as they came in."""
+    for name in ("as_printed", "grad_scale"):
+        if not isinstance(getattr(plan, name), bool):
+            raise ValueError(f"{name} must be True or False, got {getattr(plan, name)!r}")
+    if plan.readout not in READOUTS:
+        raise ValueError(f"unknown readout {plan.readout!r}: use one of {', '.join(READOUTS)}")
+    if plan.weight_decay and plan.optimizer != "adamw":
+        raise ValueError(f"weight_decay is for adamw, not {plan.optimizer}: set it to 0 or use adamw")
+    adams_own = {"eps": plan.eps, "grad_scale": plan.grad_scale or None, "betas": plan.recipe.betas}
+    for name, given in adams_own.items():
+        if plan.optimizer == "sgd" and given is not None:
+            raise ValueError(f"{name} is Adam's: leave it out with sgd")
+
+
+def shapes(target: Shape, base: Shape | None) -> tuple[Shape, Shape | None]:
+    """Both shapes, with the inputs they left out: 1 for the target, the target's for the base."""
     for name, shape in (("target", target), ("base", base)):
         if not isinstance(shape, Shape) and not (name == "base" and shape is None):
             raise ValueError(f"{name} must be a Shape, got a {type(shape).__name__}")
-    for name, flag in (("as_printed", as_printed), ("grad_scale", grad_scale)):
-        if not isinstance(flag, bool):
-            raise ValueError(f"{name} must be True or False, got {flag!r}")
-    positive("lr", lr)
-    positive("aggregation_mult", aggregation_mult)
-    if eps is not None:
-        positive("eps", eps)
-    if positive_or_zero("weight_decay", weight_decay) and optimizer != "adamw":
-        raise ValueError(f"weight_decay is for adamw, not {optimizer}: set it to 0 or use adamw")
-    if readout not in READOUTS:
-        raise ValueError(f"unknown readout {readout!r}: use one of {', '.join(READOUTS)}")
-    adams_own = {"eps": eps, "grad_scale": grad_scale or None, "betas": recipe.betas}
-    for name, given in adams_own.items():
-        if optimizer == "sgd" and given is not None:
-            raise ValueError(f"{name} is Adam's: leave it out with sgd")
+    if base is not None and base.inputs is not None and target.inputs is None:
+        raise ValueError(f"the base has inputs {base.inputs}: say the target's too")
+    target = target.with_inputs(1)
+    return target, None if base is None else base.with_inputs(target.inputs)
 
 
 def recipes(recipe: Recipe | None, tuned_with: Recipe | None) -> tuple[Recipe, Recipe]:

@@ -33,7 +33,7 @@ class DemoCommand:
         steps, lr = positive_int("--steps", self.steps or 0), positive("--lr", self.lr or 0.0)
         largest = _plan("mssp", 4, lr)
         heading = f"The plan: {plan_text.title(largest)}"
-        show.lines(plan_text.table_lines(heading, plan_text.facts(largest), plan_text.table(largest)), [heading])
+        show.lines(plan_text.lines(largest, heading), emphasised=[heading])
         print(
             f"\nThe same hyperparameters at three sizes: final loss of {steps} steps, {_SEEDS} seeds, mean ± "
             "standard error\n"

@@ -109,8 +109,7 @@ class PlanCommand:
         elif self.markdown:
             print(made.markdown())
         else:
-            text = plan_text.table_lines(plan_text.title(made), plan_text.facts(made), plan_text.table(made))
-            show.lines(text, emphasised=text[:1])
+            show.lines(plan_text.lines(made), emphasised=[plan_text.title(made)])
         return 0
 
     def _planned(self) -> Plan:
