@@ -44,8 +44,8 @@ def test_plan_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_flag_reaches_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--scheme", "mup", "--optimizer", "adam", "--regime", "III", "--eps", "1e-6", "--init-std", "0.02",
-             "router=0.1", "--init-mult", "0.5", "--lr-mult", "router=2", "expert_out=0.25", "--aggregation-mult", "8",
-             "--readout", "mup", "--grad-scale", "--recipe.betas", "0.9", "0.95", "--recipe.batch", "512",
+             "router=0.1", "--init-mult", "0.5", "--lr-mult", "router=2", "--lr-mult", "expert_out=0.25",
+             "--aggregation-mult", "8", "--readout", "mup", "--grad-scale", "--recipe.betas", "0.9", "0.95", "--recipe.batch", "512",
              "--recipe.steps", "10", "--recipe.warmup", "2", "--target.inputs", "12", "--base.inputs", "3"]  # fmt: skip
     code, out, _ = run(capsys, "plan", *STEP, *given, "--json")
     assert code == 0
@@ -136,7 +136,7 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
         (["plan", *STEP, "--init-std", "q=1"], "unknown role 'q' in init_std"),
         (["plan", *STEP, "--lr-mult", "3"], "lr_mult is by role: use one of embedding"),
         (["plan", *STEP, "--lr-mult", "router=1", "router=2"], "--lr-mult says router twice"),
-        (["plan", *STEP, "--lr-mult", "router=1", "--lr-mult", "hidden=2"], "--lr-mult is given twice"),
+        (["plan", *STEP, "--lr-mult", "router=1", "--lr-mult", "router=2"], "--lr-mult says router twice"),
         (["plan", *STEP, "--init-std"], "--init-std: takes a number or ROLE=NUMBER, got nothing"),
         (["plan", *STEP, "--base.inputs", "9"], "the base has inputs 9: say the target's too"),
         (["plan", *STEP, "--weight-decay", "some"], "--weight-decay: must be a number, got 'some'"),

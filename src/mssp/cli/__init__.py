@@ -18,7 +18,6 @@ import tyro
 from mssp import __version__
 from mssp.cli.demo import DemoCommand
 from mssp.cli.explain import ExplainCommand
-from mssp.cli.flags import BY_ROLE_FLAGS
 from mssp.cli.plan import PlanCommand
 
 _COMMANDS = {
@@ -55,9 +54,6 @@ def _parse(arguments: Sequence[str]) -> Any:
     if not arguments or arguments[0] not in (*_COMMANDS, "-h", "--help"):
         given = f"unknown command {arguments[0]!r}" if arguments else "no command given"
         raise ValueError(f"{given}: use one of {', '.join(_COMMANDS)} (mssp --help)")
-    for flag in BY_ROLE_FLAGS:  # elsewhere the last one counts, as scripts expect; here it would drop the others
-        if list(arguments).count(flag) > 1:
-            raise ValueError(f"{flag} is given twice: put all its values after one")
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):

@@ -67,15 +67,24 @@ Betas = Annotated[tuple[float, float] | None, _BETAS, _QUIET]
 Name = Annotated[str | None, _WORD, _QUIET]
 Regime = Annotated[str | None, _WORD, tyro.conf.arg(metavar="I|II|III", help_behavior_hint="")]
 Path = Annotated[str | None, _WORD, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
-BY_ROLE_FLAGS = ("--init-std", "--init-mult", "--lr-mult")
-ByRole = Annotated[tuple[str, ...], _WORDS, tyro.conf.arg(metavar="X|ROLE=X [...]", help_behavior_hint="")]
-ByRoleOnly = Annotated[tuple[str, ...], _WORDS, tyro.conf.arg(metavar="ROLE=X [...]", help_behavior_hint="")]
+# One flag takes several words, and the flag may be repeated: a tuple for each time it was given.
+_Words = Annotated[tuple[str, ...], _WORDS]
+ByRole = Annotated[
+    tuple[_Words, ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(metavar="X|ROLE=X [...]", help_behavior_hint=""),
+]
+ByRoleOnly = Annotated[
+    tuple[_Words, ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(metavar="ROLE=X [...]", help_behavior_hint=""),
+]
 
 
-def by_role(flag: str, words: Sequence[str], everywhere: str) -> dict[str, float]:
+def by_role(flag: str, given: Sequence[Sequence[str]], everywhere: str) -> dict[str, float]:
     """``0.02 router=0.1`` as a mapping; a bare number goes under ``everywhere``."""
     found: dict[str, float] = {}
-    for word in words:
+    for word in (word for words in given for word in words):
         role, equals, text = word.rpartition("=")
         key = role if equals else everywhere
         if key in found:
