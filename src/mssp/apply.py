@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from statistics import median_low
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +35,28 @@ _OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
+# Of these a bfloat16 number cannot hold the updates (see _check_precision).
+_HALF = (torch.bfloat16, torch.float16)
 # Learning rates may be float32 tensors, and schedules round; wrong values are off by far more.
 _RATIO_TOLERANCE = 1e-6
+
+
+@runtime_checkable
+class Multiplies(Protocol):
+    """A module whose forward pass has factors that a plan sets, by the names of its attributes."""
+
+    def plan_multipliers(self, plan: Plan) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class Routes(Protocol):
+    """A router that says how it routes, so that a plan which does not go with it is refused."""
+
+    @property
+    def gate_kind(self) -> str: ...
+
+    @property
+    def random_routing(self) -> bool: ...
 
 
 def initialize(
@@ -47,7 +68,7 @@ def initialize(
     gate: str | None = None,
     random_routing: bool = False,
 ) -> None:
-    """Give every trainable parameter its initial value, in place.
+    """Give every trainable parameter its initial value, in place, and the models of ``mssp.nn`` their multipliers.
 
     The values depend on the seed and the parameter's name alone: not on order, device, wrapping or sharding.
 
@@ -55,11 +76,15 @@ def initialize(
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
         gate: ``sigmoid``, ``softmax`` or ``renormalised``, to be warned where it does not go with tied experts.
         random_routing: you add routing noise, or a random router bias afterwards, which zero routers with top-K need.
+
+    The routers of ``mssp.nn`` say both of themselves.
     """
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"seed must be a whole number, got {seed!r}")
     described = _described(model, plan, claims)
-    _check_routing(plan, [info for info, _, _ in described], gate, random_routing)
+    _check_routing(plan, model, [info for info, _, _ in described], gate, random_routing)
+    _check_precision(plan, described)
+    multipliers = list(_multipliers(model, plan))
     for info, parameter, _ in described:
         if parameter.is_meta:
             raise ValueError(
@@ -72,6 +97,8 @@ def initialize(
     with torch.no_grad():
         for info, parameter, values in described:
             fill(parameter, info, values, seed)
+    for module, name, factor in multipliers:
+        setattr(module, name, factor)
 
 
 def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> list[dict[str, Any]]:
@@ -95,7 +122,7 @@ def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> 
 
 
 def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | None = None) -> None:
-    """Raise unless the optimizer holds every trainable parameter once, with the plan's values.
+    """Raise unless every trainable parameter is held once, with the plan's values, and the model has its factors.
 
     Call it after building or reloading. Learning rates may be anywhere on a schedule (see :func:`check_schedule`).
     """
@@ -119,6 +146,10 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
                 raise ValueError(f"{info.name} ({info.role}) has {key} {found}, the plan says {number}")
     if plan.grad_scale and not _scales_gradients(optimizer):
         raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
+    for module, name, factor in _multipliers(model, plan):
+        if not _equal(getattr(module, name), factor):
+            kind = type(module).__name__
+            raise ValueError(f"{kind}.{name} is {getattr(module, name)}, the plan says {factor}")
     check_schedule(optimizer, plan)
 
 
@@ -190,20 +221,38 @@ def _described(model: nn.Module, plan: Plan, claims: Claims | None) -> list[tupl
     return [(info, parameter, values[info.name]) for info, parameter in described]
 
 
-def _check_routing(plan: Plan, infos: list[ParamInfo], gate: str | None, random_routing: bool) -> None:
+def _multipliers(model: nn.Module, plan: Plan) -> Iterator[tuple[nn.Module, str, float]]:
+    """Every factor of the forward pass that the plan sets: the module, the attribute's name, the value."""
+    for module in model.modules():
+        if isinstance(module, Multiplies):
+            for name, factor in module.plan_multipliers(plan).items():
+                yield module, name, factor
+
+
+def _check_routing(
+    plan: Plan, model: nn.Module, infos: list[ParamInfo], gate: str | None, random_routing: bool
+) -> None:
     if gate not in (*_GATES, None):
         raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(_GATES)}")
+    known = [module for module in model.modules() if isinstance(module, Routes)]
+    gates = {gate or "", *(router.gate_kind for router in known)}
+    random_routing = random_routing or (bool(known) and all(router.random_routing for router in known))
     routers = [info for info in infos if info.role == "router"]
     target = plan.target
     if routers and plan.roles["router"].zero and target.active < target.experts and not random_routing:
+        how = (
+            "construct it with noise or random_bias"
+            if known
+            else ("add routing noise, or a random router bias once initialized, and pass random_routing=True")
+        )
         raise ValueError(
             f"router '{routers[0].name}' would start at zero and route to {target.active} of {target.experts}, which "
-            "ties every expert: add routing noise, or a random router bias once initialized, and pass "
-            "random_routing=True; or plan with scheme 'mup'"
+            f"ties every expert: {how}; or plan with scheme 'mup'"
         )
-    if routers and plan.roles["expert_in"].tied and gate in _SUMMING_GATES:
+    for summing in sorted(gates & set(_SUMMING_GATES)) if routers and plan.roles["expert_in"].tied else ():
         _warn(
-            f"experts start equal, and a {gate} gate gives the router no gradient until they differ: use a sigmoid gate"
+            f"experts start equal, and a {summing} gate gives the router no gradient until they differ: "
+            "use a sigmoid gate"
         )
     for info in infos:
         if info.tied_readout:
@@ -211,6 +260,17 @@ def _check_routing(plan: Plan, infos: list[ParamInfo], gate: str | None, random_
             _warn(
                 f"{info.name} is embedding and readout in one: it follows the embedding; scale logits by {factor:.4g}"
             )
+
+
+def _check_precision(plan: Plan, described: list[tuple[ParamInfo, Tensor, Values]]) -> None:
+    """In Regime II expert_out starts N_e^-1/2·M^1/2 and moves by Θ(1): relative updates fall as N^-1/2, below what half
+    precision can hold."""
+    half = [info.name for info, parameter, _ in described if info.role == "expert_out" and parameter.dtype in _HALF]
+    if half and plan.regime == "II":
+        _warn(
+            f"{half[0]} is in half precision: in Regime II its relative updates fall as N^-1/2 and are rounded away; "
+            "keep float32 parameters (and use autocast), or an optimizer with float32 master weights"
+        )
 
 
 def _warn(message: str) -> None:

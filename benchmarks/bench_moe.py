@@ -1,0 +1,152 @@
+"""Ways to compute the experts of a MoE layer, side by side: time, memory, share of the roofline.
+
+    ./dev bench moe                 # five shapes: on a CUDA device those of the paper's sizes, smaller ones without
+    ./dev bench moe --save FOLDER   # where the record goes (records/)
+
+Forward and backward, given the routing: gradients by tokens, gates and weights. ``every expert`` runs all experts on
+all tokens and weighs their outputs, as research code does; ``HF grouped_mm`` is what Hugging Face transformers does by
+default, where it is installed. The share of the roofline is the operations of the active pairs of a token and an
+expert, over the rate of a large matrix product measured in the same run, over the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import platform
+import types
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mssp.nn.dispatch import Work
+from mssp.nn.expert_paths import PATHS, ExpertWeights
+from mssp.nn.experts import apply_experts, chosen_path
+from mssp.nn.path_timing import Problem, Step, device_name, matrix_rate, milliseconds, peak_bytes
+
+ON_GPU = [
+    Work(8192, 1024, 128, 64, 32),
+    Work(8192, 2048, 256, 128, 32),
+    Work(8192, 1024, 32, 16, 512),
+    Work(8192, 2048, 256, 8, 64),
+    Work(8192, 2048, 64, 8, 1024),
+]
+ON_CPU = [
+    Work(512, 256, 32, 16, 32),
+    Work(512, 512, 64, 32, 32),
+    Work(512, 256, 8, 4, 256),
+    Work(512, 256, 64, 2, 64),
+    Work(512, 256, 16, 2, 256),
+]
+
+
+def every_expert(x: Tensor, gates: Tensor, chosen: Tensor, weights: ExpertWeights, act: str) -> Tensor:
+    """All experts on all tokens, then a weighted sum of their outputs: [M, tokens, width] is held."""
+    gates_mt1 = torch.zeros(len(x), weights.experts, device=x.device).scatter(1, chosen, gates).to(x.dtype).T[..., None]
+    hidden = F.gelu(torch.matmul(x, weights.w_in.mT))
+    return (gates_mt1 * torch.bmm(hidden, weights.w_out)).sum(0)
+
+
+def huggingface(problem: Problem) -> Step | None:
+    """The grouped_mm experts of transformers, on its own layout of the weights; None where it is not installed."""
+    try:
+        from transformers.integrations.moe import grouped_mm_experts_forward
+    except ImportError:
+        return None
+    down = problem.weights.w_out.detach().mT.contiguous().requires_grad_()
+    experts = types.SimpleNamespace(
+        num_experts=problem.work.experts, has_gate=False, has_bias=False, is_transposed=False,
+        up_proj=problem.weights.w_in, down_proj=down, act_fn=F.gelu,
+    )  # fmt: skip
+
+    def forward(x: Tensor, gates: Tensor, chosen: Tensor, weights: ExpertWeights, act: str) -> Tensor:
+        out: Tensor = grouped_mm_experts_forward(experts, x, chosen, gates.to(x.dtype))
+        return out
+
+    return problem.step(forward, leaves=(problem.x, problem.gates, problem.weights.w_in, down))
+
+
+def steps_of(problem: Problem) -> dict[str, Step]:
+    steps = {"every expert": problem.step(every_expert)}
+    theirs = huggingface(problem)
+    if theirs:
+        steps["HF grouped_mm"] = theirs
+    steps |= {name: problem.step(path) for name, path in PATHS.items() if name != "triton" or problem.x.is_cuda}
+    return {**steps, "auto": problem.step(apply_experts)}
+
+
+def agreement(steps: dict[str, Step]) -> dict[str, float]:
+    """How far each way's gradient by the tokens is from the loop's."""
+    gradients = {name: step()[0].double() for name, step in steps.items()}
+    reference = gradients["loop"]
+    return {name: float((each - reference).norm() / reference.norm()) for name, each in gradients.items()}
+
+
+def table(work: Work, device: torch.device, dtype: torch.dtype, rate: float, seconds: float) -> list[str]:
+    problem = Problem.random(work, device, dtype)
+    steps = steps_of(problem)
+    errors = agreement(steps)
+    times = milliseconds(steps, device, seconds)
+    floor = work.operations("grouped") / rate * 1e3
+    all_pairs = work.operations("dense") / rate * 1e3
+    auto = chosen_path(problem.x, problem.gates, problem.weights)
+    lines = [
+        f"### N {work.width}, M {work.experts}, K {work.active}, N_e {work.expert_width}, {work.tokens} tokens",
+        "",
+        f"Floor of the active pairs {floor:.3g} ms, of all pairs {all_pairs:.3g} ms; auto takes `{auto}`.",
+        "",
+        "| way | ms | x auto | peak GiB | share of roofline | error against loop |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, ms in times.items():
+        peak = peak_bytes(steps[name], device)
+        numbers = f"{ms:.3f} | {ms / times['auto']:.2f} | {peak / 2**30:.3f} | {floor / ms:.1%} | {errors[name]:.1e}"
+        lines.append(f"| {name} | {numbers} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", type=Path, default=Path("records"), help="folder for the record")
+    parser.add_argument("--seconds", type=float, default=1.5, help="time spent on each shape")
+    options = parser.parse_args()
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda" if cuda else "cpu")
+    dtype = torch.bfloat16 if cuda else torch.float32
+    rate = matrix_rate(device, dtype, 8192 if cuda else 2048)
+    name = device_name(device) if cuda else f"{torch.get_num_threads()} CPU threads"
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    with contextlib.suppress(ImportError):
+        import triton
+
+        versions += f", Triton {triton.__version__}"
+    with contextlib.suppress(ImportError):
+        import transformers
+
+        versions += f", transformers {transformers.__version__}"
+    today = datetime.datetime.now(datetime.UTC).date()
+    lines = [
+        f"# Ways to compute experts: {name}",
+        "",
+        f"{today}; {versions}; {str(dtype).removeprefix('torch.')}, forward and backward, medians of interleaved runs.",
+        f"A large matrix product ran at {rate / 1e12:.3g} TFLOP/s. Peak memory is what a run takes on top of tokens,",
+        "routing and weights. Command: `./dev bench moe`.",
+    ]
+    for work in ON_GPU if cuda else ON_CPU:
+        lines += ["", *table(work, device, dtype, rate, options.seconds)]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    slug = name.lower().replace(" ", "-")
+    target = options.save / f"{today}-experts-{slug}.md"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(target)
+    print(f"saved {target}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Whether our Triton kernels can serve a tensor."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HAS_TRITON = find_spec("triton") is not None
+INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs on the CPU, step by step
+
+
+def fused(x: Tensor) -> bool:
+    """Whether kernels replace torch's operations here, to the same effect.
+
+    Not under torch.compile, which fuses by itself, nor under torch.func, which differentiates and batches operations.
+    """
+    return not torch.compiler.is_compiling() and runs_triton(x) and not torch._C._are_functorch_transforms_active()
+
+
+def runs_triton(x: Tensor) -> bool:
+    return HAS_TRITON and x.is_cuda and x.dtype != torch.float64
+
+
+def kernels() -> Any:
+    """:mod:`mssp.nn.triton_kernels`, imported when first needed: Triton is not everywhere, and slow to import."""
+    return import_module("mssp.nn.triton_kernels")

@@ -1,0 +1,181 @@
+"""Which way of computing experts is the fastest for a shape: ``auto``, from measured times.
+
+A table holds times of every path at some shapes. Between them, each path's time is taken as its number of operations
+(exact) times a slowness per operation (interpolated: the nearest measured shapes, in log space). ``mssp dispatch``
+measures a table on the machine at hand; the environment variable MSSP_DISPATCH_TABLE names it for use instead of the
+one in the package.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+VARIABLE = "MSSP_DISPATCH_TABLE"
+VERSION = 1
+_NEIGHBOURS = 4
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be computed: the sizes that decide which path is the fastest."""
+
+    tokens: int
+    width: int
+    experts: int
+    active: int
+    expert_width: int
+    gated: bool = False
+
+    def operations(self, path: str) -> float:
+        """Of the products, forward and backward; ``dense`` runs every expert on every token."""
+        pairs = self.tokens * (self.experts if path == "dense" else self.active)
+        return 4.0 * pairs * self.width * self.expert_width * (3 if not self.gated else 4.5)
+
+    def coordinates(self) -> tuple[float, ...]:
+        sizes = (
+            self.tokens * self.active / self.experts,  # rows of one expert
+            self.width,
+            self.expert_width * (1.5 if self.gated else 1.0),
+            self.experts,
+            self.experts / self.active,
+        )
+        return tuple(math.log2(size) for size in sizes)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of each path, forward and backward, at one shape."""
+
+    work: Work
+    ms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Everything measured on one device in one dtype."""
+
+    device: str  # cuda, cpu
+    name: str
+    dtype: str
+    measured: str  # when, and with which torch
+    timings: Sequence[Timing]
+
+    def predicted(self, work: Work, path: str) -> float:
+        """Milliseconds, from the nearest shapes at which the path was measured."""
+        here = work.coordinates()
+        distances = [
+            (math.dist(here, timing.work.coordinates()), timing) for timing in self.timings if path in timing.ms
+        ]
+        if not distances:
+            return math.inf
+        nearest = sorted(distances, key=lambda pair: pair[0])[:_NEIGHBOURS]
+        weights = [1 / (distance**2 + 1e-3) for distance, _ in nearest]
+        slowness = [math.log(timing.ms[path] / timing.work.operations(path)) for _, timing in nearest]
+        mean = sum(w * s for w, s in zip(weights, slowness, strict=True)) / sum(weights)
+        return math.exp(mean) * work.operations(path)
+
+    def fastest(self, work: Work, paths: Collection[str]) -> str:
+        return min(paths, key=lambda path: self.predicted(work, path))
+
+    def without(self, timing: Timing) -> Machine:
+        others = [other for other in self.timings if other is not timing]
+        return Machine(self.device, self.name, self.dtype, self.measured, others)
+
+    def regrets(self) -> list[float]:
+        """For every shape, how much slower than the best its path would be if it had not been measured itself."""
+        regrets = []
+        for timing in self.timings:
+            chosen = self.without(timing).fastest(timing.work, list(timing.ms))
+            regrets.append(timing.ms[chosen] / min(timing.ms.values()) - 1)
+        return regrets
+
+
+def fastest(
+    device: str,
+    half: bool,
+    tokens: int,
+    width: int,
+    experts: int,
+    active: int,
+    expert_width: int,
+    gated: bool,
+    paths: tuple[str, ...],
+) -> str:
+    """The path expected to be the fastest, among those that can be taken."""
+    name = torch.cuda.get_device_name() if device == "cuda" else device
+    return _fastest(device, name, half, Work(tokens, width, experts, active, expert_width, gated), paths)
+
+
+def about(tokens: int) -> int:
+    """The next power of two: batches of similar size share an answer, and a compiled model with batches of any size
+    is compiled once for each."""
+    size = 1
+    while size < tokens:
+        size *= 2
+    return size
+
+
+# What torch.compiler.assume_constant_result sets, without importing the compiler for those who do not compile.
+fastest._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=4096)
+def _fastest(device: str, name: str, half: bool, work: Work, paths: tuple[str, ...]) -> str:
+    candidates = [machine for machine in table() if machine.device == device]
+    if not candidates:
+        return "dense"
+    # The same device and precision if possible, else the nearest there is.
+    candidates.sort(key=lambda machine: (machine.name != name, (machine.dtype == "bfloat16") != half))
+    return candidates[0].fastest(work, paths)
+
+
+@cache
+def table() -> list[Machine]:
+    """The table in use: the one MSSP_DISPATCH_TABLE names, or the package's."""
+    given = os.environ.get(VARIABLE)
+    return load(Path(given)) if given else loads((files("mssp.nn") / "dispatch_table.json").read_text("utf-8"), "")
+
+
+def load(path: Path) -> list[Machine]:
+    return loads(path.read_text(encoding="utf-8"), f"{path}: ")
+
+
+def loads(text: str, where: str) -> list[Machine]:
+    try:
+        document = json.loads(text)
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']}, expected {VERSION}")
+        return [_machine(entry) for entry in document["machines"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{where}not a table of measured paths ({error}): `mssp dispatch` writes one") from None
+
+
+def dumps(machines: Sequence[Machine]) -> str:
+    """One line per shape."""
+    blocks = []
+    for machine in machines:
+        head = {key: value for key, value in asdict(machine).items() if key != "timings"}
+        rows = [json.dumps({**asdict(t.work), "ms": {k: float(f"{v:.4g}") for k, v in t.ms.items()}})
+                for t in machine.timings]  # fmt: skip
+        joined = ",\n".join(rows)
+        blocks.append(f'{json.dumps(head)[:-1]}, "timings": [\n{joined}]}}')
+    machines_text = ",\n".join(blocks)
+    return f'{{"version": {VERSION}, "machines": [\n{machines_text}]}}\n'
+
+
+def _machine(entry: dict[str, Any]) -> Machine:
+    timings = []
+    for row in entry["timings"]:
+        sizes = {key: value for key, value in row.items() if key != "ms"}
+        timings.append(Timing(Work(**sizes), {path: float(ms) for path, ms in row["ms"].items()}))
+    return Machine(entry["device"], entry["name"], entry["dtype"], entry["measured"], timings)

@@ -1,0 +1,308 @@
+"""The paper's Transformer: RMS pre-norm, normalised queries and keys, rotary positions, MoE in the blocks, no biases.
+
+Residual branches are multiplied by the plan's residual multiplier, expert sums by its aggregation multiplier; heads
+keep their size, so that their number grows with the width and attention keeps its 1/sqrt(head).
+
+Shapes: B batch, S sequence, N width, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from mssp.nn.activations import activation
+from mssp.nn.experts import check_dispatch
+from mssp.nn.moe import MoE
+from mssp.nn.router import Routing, check_active, check_gate
+from mssp.param_info import ParamInfo
+from mssp.shape import Shape, positive_int
+
+if TYPE_CHECKING:
+    from mssp.planning import Plan
+
+_MATRIX = ParamInfo("hidden", layout="out in")
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The sizes and choices of a GPT with MoE layers.
+
+    >>> GPTConfig(width=256, expert_width=128, experts=8, active=4, depth=8).shape
+    Shape(N=256, N_e=128, M=8, K=4, L=8, D=1)
+
+    Args:
+        active: experts per token; None for all of them (soft routing).
+        moe_every: every n-th block has experts, the others a dense layer of ``feedforward`` times the width.
+        head: the size of one attention head.
+        tied: the readout is the embedding's transpose.
+        noise, random_bias: randomness in the choice of experts (see :class:`mssp.nn.Router`).
+        checkpointing: recompute blocks in the backward pass instead of keeping their activations.
+    """
+
+    width: int
+    expert_width: int
+    experts: int
+    active: int | None = None
+    depth: int = 8
+    vocabulary: int = 50304
+    context: int = 1024
+    moe_every: int = 1
+    head: int = 64
+    feedforward: int = 4
+    activation: str = "gelu"
+    gated: bool = False
+    gate: str = "sigmoid"
+    inverse_temperature: float = 1.0
+    normalise: bool = False
+    noise: float = 0.0
+    random_bias: float = 0.0
+    tied: bool = False
+    rope_base: float = 10000.0
+    dispatch: str = "auto"
+    checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = "width expert_width experts depth vocabulary context moe_every head feedforward"
+        for name in sizes.split():
+            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        object.__setattr__(self, "active", check_active(self.active, self.experts))
+        if self.width % self.head:
+            raise ValueError(f"width {self.width} is not a whole number of heads of size {self.head}")
+        if self.head % 2:
+            raise ValueError(f"head {self.head} is odd: rotary positions turn pairs of coordinates")
+        if self.moe_every > self.depth:
+            raise ValueError(f"no block would have experts: moe_every is {self.moe_every}, depth {self.depth}")
+        activation(self.activation)
+        check_gate(self.gate)
+        check_dispatch(self.dispatch)
+
+    @property
+    def shape(self) -> Shape:
+        assert self.active is not None
+        return Shape(self.width, self.expert_width, self.experts, self.active, self.depth)
+
+    def has_experts(self, block: int) -> bool:
+        return (block + 1) % self.moe_every == 0
+
+
+@dataclass(frozen=True)
+class GPTOutput:
+    """What a forward pass gives: logits [B, S, V], the mean loss if targets were given, one routing per MoE layer."""
+
+    logits: Tensor
+    loss: Tensor | None
+    routings: tuple[Routing, ...]
+
+    def load_balancing_loss(self) -> Tensor:
+        """Mean over MoE layers; the paper adds 0.01 of it, at every size."""
+        return torch.stack([routing.load_balancing_loss() for routing in self.routings]).mean()
+
+    def z_loss(self) -> Tensor:
+        """Mean over MoE layers."""
+        return torch.stack([routing.z_loss() for routing in self.routings]).mean()
+
+
+class Attention(nn.Module):
+    """Causal attention with normalised queries and keys, and rotary positions."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        N, self.head = config.width, config.head
+        self.qkv = nn.Linear(N, 3 * N, bias=False)
+        self.out = nn.Linear(N, N, bias=False)
+        self.q_norm, self.k_norm = nn.RMSNorm(self.head), nn.RMSNorm(self.head)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (-1, self.head)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+        q, k = rotated(self.q_norm(q), cos, sin), rotated(self.k_norm(k), cos, sin)
+        mixed = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True)
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(-2))
+        return out
+
+    def param_infos(self) -> Mapping[str, ParamInfo]:
+        # The gains are shared by all heads, and of a size that does not grow.
+        gain = ParamInfo("qk_norm")
+        qkv = ParamInfo("hidden", layout="(3 out) in")
+        return {"qkv.weight": qkv, "out.weight": _MATRIX, "q_norm.weight": gain, "k_norm.weight": gain}
+
+
+class FeedForward(nn.Module):
+    """The dense layer of blocks without experts."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.w_in = nn.Linear(config.width, config.feedforward * config.width, bias=False)
+        self.w_out = nn.Linear(config.feedforward * config.width, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.w_out(activation(self.activation)(self.w_in(x)))
+        return out
+
+    def param_infos(self) -> Mapping[str, ParamInfo]:
+        return {"w_in.weight": _MATRIX, "w_out.weight": _MATRIX}
+
+
+class Block(nn.Module):
+    """Attention, then experts or a dense layer; both branches times ``residual``, 1/L until a plan sets it."""
+
+    def __init__(self, config: GPTConfig, experts: bool) -> None:
+        super().__init__()
+        self.residual = 1 / config.depth
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(config.width), nn.RMSNorm(config.width)
+        self.attention = Attention(config)
+        self.ffn: MoE | FeedForward = _moe(config) if experts else FeedForward(config)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Routing | None]:
+        x = x + self.residual * self.attention(self.attention_norm(x), cos, sin)
+        y = self.ffn_norm(x)
+        mixed, routing = self.ffn(y) if isinstance(self.ffn, MoE) else (self.ffn(y), None)
+        return x + self.residual * mixed, routing
+
+    def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
+        return {"residual": plan.multiplier("residual")}
+
+    def param_infos(self) -> Mapping[str, ParamInfo]:
+        return {"attention_norm.weight": ParamInfo("norm"), "ffn_norm.weight": ParamInfo("norm")}
+
+
+class GPT(nn.Module):
+    """A GPT with MoE layers.
+
+    >>> import mssp
+    >>> config = GPTConfig(width=32, expert_width=16, experts=4, depth=2, vocabulary=64, context=16, head=16)
+    >>> model = GPT(config)
+    >>> plan = mssp.plan(config.shape, regime="III", lr=4e-3)
+    >>> mssp.initialize(model, plan)
+    >>> tokens = torch.arange(16).view(1, 16)
+    >>> output = model(tokens, targets=tokens)
+    >>> round(output.loss.item(), 3)  # log 64: the readout starts at zero
+    4.159
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.blocks = nn.ModuleList(Block(config, config.has_experts(block)) for block in range(config.depth))
+        self.final_norm = nn.RMSNorm(config.width)
+        self.readout = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        self.tied_readout = 1 / config.width  # a factor on the logits, until a plan sets it
+        cos, sin = rotations(config.context, config.head, config.rope_base)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> GPTOutput:
+        if tokens.dim() != 2 or tokens.is_floating_point() or tokens.shape[1] > self.config.context:
+            given = f"{str(tokens.dtype).removeprefix('torch.')} {tuple(tokens.shape)}"
+            raise ValueError(f"tokens are whole numbers [batch, at most {self.config.context}], got {given}")
+        if targets is not None and targets.shape != tokens.shape:
+            raise ValueError(f"targets {tuple(targets.shape)} do not go with tokens {tuple(tokens.shape)}")
+        x = self.embedding(tokens)
+        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
+        routings = []
+        for block in self.blocks:
+            if self.config.checkpointing and torch.is_grad_enabled():
+                x, routing = checkpoint(block, x, cos, sin, use_reentrant=False)
+            else:
+                x, routing = block(x, cos, sin)
+            if routing is not None:
+                routings.append(routing)
+        x = self.final_norm(x)
+        logits = self._tied_logits(x) if self.readout is None else self.readout(x)
+        loss = None
+        if targets is not None:
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        return GPTOutput(logits, loss, tuple(routings))
+
+    def _tied_logits(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.embedding.weight) * self.tied_readout
+
+    @torch.no_grad()
+    def generate(
+        self,
+        tokens: Tensor,
+        length: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """``length`` further tokens for each sequence; ``temperature=0`` takes the likeliest."""
+        if temperature < 0:
+            raise ValueError(f"temperature must not be negative, got {temperature}")
+        if top_k is not None and positive_int("top_k", top_k) > self.config.vocabulary:
+            raise ValueError(f"top_k is {top_k}, the vocabulary has {self.config.vocabulary} tokens")
+        was_training = self.training
+        self.eval()  # no noise in the routing
+        try:
+            for _ in range(length):
+                logits = self(tokens[:, -self.config.context :]).logits[:, -1].float()
+                tokens = torch.cat([tokens, _sampled(logits, temperature, top_k, generator)], dim=1)
+        finally:
+            self.train(was_training)
+        return tokens
+
+    def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
+        """What :func:`mssp.initialize` sets; blocks and MoE layers have theirs."""
+        if plan.target != self.config.shape.with_inputs(plan.target.inputs):
+            raise ValueError(f"the plan is for {plan.target}, the model is {self.config.shape}")
+        return {"tied_readout": plan.multiplier("tied_readout")} if self.readout is None else {}
+
+    def param_infos(self) -> Mapping[str, ParamInfo]:
+        infos = {
+            "embedding.weight": ParamInfo("embedding", layout="vocab out"),
+            "final_norm.weight": ParamInfo("final_norm"),
+        }
+        return infos if self.readout is None else {**infos, "readout.weight": ParamInfo("readout", layout="out in")}
+
+
+def rotations(context: int, head: int, base: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [S, head / 2] by which pairs of coordinates are turned at each position."""
+    frequencies = base ** (-torch.arange(0, head, 2, dtype=torch.float64) / head)
+    angles = torch.outer(torch.arange(context, dtype=torch.float64), frequencies)
+    return angles.cos().float(), angles.sin().float()
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Coordinate i of the first half of a head is turned together with coordinate i of the second."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def _moe(config: GPTConfig) -> MoE:
+    router: dict[str, Any] = {
+        "gate": config.gate,
+        "inverse_temperature": config.inverse_temperature,
+        "normalise": config.normalise,
+        "noise": config.noise,
+        "random_bias": config.random_bias,
+    }
+    return MoE(
+        config.width,
+        config.expert_width,
+        config.experts,
+        config.active,
+        router=router,
+        activation=config.activation,
+        gated=config.gated,
+        dispatch=config.dispatch,
+    )
+
+
+def _sampled(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
+    if temperature == 0:
+        return logits.argmax(-1, keepdim=True)
+    if top_k is not None:
+        smallest = logits.topk(top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
+    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)

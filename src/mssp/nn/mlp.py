@@ -1,0 +1,265 @@
+"""The paper's MLP MoE: input layer, router, experts, aggregation, readout.
+
+    h = a(W1 x),   ψ = Q h,   φ = σ(β ψ),   h ← aggregation · Σ_m φ_m W3_m a(W2_m h),   f = W4 h
+
+It is a set of pure functions over a dict of tensors. Every tensor may have a leading axis of replicas: R models
+computed side by side as one. The module below wraps the functions; replicas stack their parameters; measurements read
+the activations they return. No norm and no residual, where the paper's instabilities show at moderate width; the
+options are the treatments it reports as failing.
+
+Shapes: R replicas, B batch, D inputs, N width, M experts, K active, E expert width, C classes (outputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mssp.nn.activations import activation
+from mssp.nn.expert_paths import ExpertWeights, all_pre_activations, gates_of_all, mix_all
+from mssp.nn.router import check_active, check_gate, route
+from mssp.param_info import ParamInfo
+from mssp.shape import Shape, positive_int
+
+if TYPE_CHECKING:
+    from mssp.planning import Plan
+
+Parameters = Mapping[str, Tensor]
+Activations = dict[str, Tensor]
+AFTER_AGGREGATION = ("nothing", "rmsnorm", "sigmoid")
+LOSSES = ("cross_entropy", "mse")
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """The sizes and choices of an MLP MoE.
+
+    >>> MLPConfig(inputs=12288, outputs=100, width=128, expert_width=16, experts=8).shape
+    Shape(N=128, N_e=16, M=8, K=8, L=1, D=12288)
+
+    Args:
+        active: experts per input; None for all of them (soft routing).
+        blocks: MoE layers, one after the other.
+        after_aggregation: ``rmsnorm`` or ``sigmoid``: treatments of vanishing aggregates that do not restore stability.
+        residual: add each block to its input, times the plan's residual multiplier; otherwise depth does not count.
+        noise: the standard deviation of noise in the choice of experts, for zero routers with top-K.
+    """
+
+    inputs: int
+    outputs: int
+    width: int
+    expert_width: int
+    experts: int
+    active: int | None = None
+    blocks: int = 1
+    activation: str = "gelu"
+    gate: str = "sigmoid"
+    inverse_temperature: float = 1.0
+    normalise: bool = False
+    noise: float = 0.0
+    after_aggregation: str = "nothing"
+    residual: bool = False
+    loss: str = "cross_entropy"
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "outputs", "width", "expert_width", "experts", "blocks"):
+            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        object.__setattr__(self, "active", check_active(self.active, self.experts))
+        activation(self.activation)
+        check_gate(self.gate)
+        for name, known in (("after_aggregation", AFTER_AGGREGATION), ("loss", LOSSES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"unknown {name} {getattr(self, name)!r}: use one of {', '.join(known)}")
+
+    @property
+    def shape(self) -> Shape:
+        depth = self.blocks if self.residual else 1
+        assert self.active is not None
+        return Shape(self.width, self.expert_width, self.experts, self.active, depth, self.inputs)
+
+    @property
+    def soft(self) -> bool:
+        return self.active == self.experts
+
+    @property
+    def sums_to_one(self) -> bool:
+        """Whether gates sum to one by themselves, so that no aggregation factor belongs there."""
+        return self.gate == "softmax" or self.normalise
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """The factors of the forward pass that a plan sets."""
+
+    aggregation: float
+    residual: float
+
+    @classmethod
+    def of(cls, plan: Plan, config: MLPConfig) -> Multipliers:
+        aggregation = plan.aggregation_mult if config.sums_to_one else plan.multiplier("aggregation")
+        return cls(aggregation, plan.multiplier("residual"))
+
+    @classmethod
+    def default(cls, config: MLPConfig) -> Multipliers:
+        assert config.active is not None
+        return cls(1.0 if config.sums_to_one else 1 / config.active, 1 / config.blocks)
+
+
+def parameter_infos(config: MLPConfig) -> dict[str, ParamInfo]:
+    """What each parameter is, by name."""
+    infos = {"embedding": ParamInfo("embedding", layout="out in")}
+    for block in range(config.blocks):
+        infos[f"blocks.{block}.router"] = ParamInfo("router", layout="out in")
+        infos[f"blocks.{block}.w_in"] = ParamInfo("expert_in", layout="out in", expert_axis=0)
+        infos[f"blocks.{block}.w_out"] = ParamInfo("expert_out", layout="in out", expert_axis=0)
+    return {**infos, "readout": ParamInfo("readout", layout="out in")}
+
+
+def parameter_shapes(config: MLPConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter, without replicas."""
+    N, E, M = config.width, config.expert_width, config.experts
+    of_block = {"router": (M, N), "w_in": (M, E, N), "w_out": (M, E, N)}
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (N, config.inputs)}
+    for block in range(config.blocks):
+        shapes |= {f"blocks.{block}.{name}": shape for name, shape in of_block.items()}
+    return {**shapes, "readout": (config.outputs, N)}
+
+
+def forward(
+    parameters: Parameters, x: Tensor, config: MLPConfig, multipliers: Multipliers, noise: Tensor | None = None
+) -> Activations:
+    """Every activation by name: [B, ...], or [R, B, ...] where the parameters have replicas.
+
+    ``x`` is [B, D], shared by all replicas, or [R, B, D]. Returned are ``embedding`` (before the activation),
+    ``features`` (after it); for every block ``blocks.0.router`` (ψ), ``blocks.0.gates`` (φ, zero where
+    not chosen), ``blocks.0.expert_in`` (before the activation, [B, M, E]), ``blocks.0.aggregate`` and
+    ``blocks.0.output``; and ``readout`` (f).
+    """
+    act = activation(config.activation)
+    acts = {"embedding": _embedded(parameters["embedding"], x)}
+    h = acts["features"] = act(acts["embedding"])
+    for block in range(config.blocks):
+        name = f"blocks.{block}."
+        logits = h @ parameters[f"{name}router"].mT
+        gates = _gates(logits, config, noise)
+        weights = ExpertWeights(parameters[f"{name}w_in"], parameters[f"{name}w_out"])
+        pre = all_pre_activations(h, weights)
+        aggregate = mix_all(pre, gates * multipliers.aggregation, weights, config.activation)
+        treated = _treated(aggregate, config.after_aggregation)
+        h = h + multipliers.residual * treated if config.residual else treated
+        acts |= {
+            f"{name}router": logits,
+            f"{name}gates": gates,
+            f"{name}expert_in": pre,
+            f"{name}aggregate": aggregate,
+            f"{name}output": h,
+        }
+    acts["readout"] = h @ parameters["readout"].mT
+    return acts
+
+
+def loss(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
+    """The mean loss of each replica: a scalar, or [R].
+
+    ``mse`` is half the squared error, summed over outputs, with targets of the outputs' shape or classes (one-hot).
+    """
+    replicas = outputs.shape[:-2]
+    if kind == "cross_entropy":
+        targets = targets.expand(outputs.shape[:-1])
+        each = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+        return each.view(*replicas, -1).mean(-1)
+    if not targets.is_floating_point():
+        targets = F.one_hot(targets, outputs.shape[-1]).to(outputs.dtype)
+    return 0.5 * (outputs - targets).square().sum(-1).mean(-1)
+
+
+def _embedded(weight: Tensor, x: Tensor) -> Tensor:
+    if weight.dim() == 2 or x.dim() == 3:
+        return x @ weight.mT
+    # One input for all replicas: one product, R times as wide.
+    R, N, D = weight.shape
+    return (x @ weight.reshape(R * N, D).T).view(len(x), R, N).transpose(0, 1)
+
+
+def _gates(logits: Tensor, config: MLPConfig, noise: Tensor | None) -> Tensor:
+    routing = route(
+        logits.to(torch.promote_types(logits.dtype, torch.float32)),
+        config.active,
+        gate=config.gate,
+        inverse_temperature=config.inverse_temperature,
+        normalise=config.normalise,
+        noise=noise,
+    )
+    return gates_of_all(routing.gates, routing.chosen, config.experts)
+
+
+def _treated(aggregate: Tensor, how: str) -> Tensor:
+    if how == "rmsnorm":
+        return F.rms_norm(aggregate, aggregate.shape[-1:])
+    return torch.sigmoid(aggregate) if how == "sigmoid" else aggregate
+
+
+class MLPMoE(nn.Module):
+    """The MLP MoE as a module: the functions above with parameters of its own.
+
+    >>> import mssp
+    >>> config = MLPConfig(inputs=12, outputs=3, width=32, expert_width=16, experts=2)
+    >>> model = MLPMoE(config)
+    >>> plan = mssp.plan(config.shape, regime="II", optimizer="sgd", lr=0.1)
+    >>> mssp.initialize(model, plan)
+    >>> model(torch.randn(5, 12)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(self, config: MLPConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.aggregation = Multipliers.default(config).aggregation
+        self.residual = Multipliers.default(config).residual
+        for name, shape in parameter_shapes(config).items():
+            owner: nn.Module = self
+            *path, leaf = name.split(".")
+            for part in path:
+                if part not in owner._modules:
+                    owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            owner.register_parameter(leaf, nn.Parameter(torch.randn(shape) * shape[-1] ** -0.5))
+
+    def activations(self, x: Tensor) -> Activations:
+        """Every activation by name (see :func:`forward`)."""
+        if x.shape[1:] != (self.config.inputs,):
+            raise ValueError(f"the model takes inputs [batch, {self.config.inputs}], got {tuple(x.shape)}")
+        noise = None
+        if self.config.noise and self.training and not self.config.soft:
+            noise = self.config.noise * torch.randn(len(x), self.config.experts, device=x.device)
+        factors = Multipliers(self.aggregation, self.residual)
+        return forward(dict(self.named_parameters()), x, self.config, factors, noise)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activations(x)["readout"]
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        return loss(self(x), targets, self.config.loss)
+
+    def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
+        """What :func:`mssp.initialize` sets."""
+        if plan.target.with_inputs(self.config.inputs) != self.config.shape:
+            raise ValueError(f"the plan is for {plan.target}, the model is {self.config.shape}")
+        factors = Multipliers.of(plan, self.config)
+        return {"aggregation": factors.aggregation, "residual": factors.residual}
+
+    @property
+    def gate_kind(self) -> str:
+        return "renormalised" if self.config.normalise else self.config.gate
+
+    @property
+    def random_routing(self) -> bool:
+        return bool(self.config.noise)
+
+    def param_infos(self) -> Mapping[str, ParamInfo]:
+        return parameter_infos(self.config)

@@ -1,0 +1,67 @@
+"""A Mixture-of-Experts layer: router, experts, aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from mssp.nn.experts import Experts
+from mssp.nn.router import Router, Routing
+
+if TYPE_CHECKING:
+    from mssp.planning import Plan
+
+
+class MoE(nn.Module):
+    """aggregation · Σ over the chosen experts of gate · expert(x)
+
+    >>> import torch
+    >>> moe = MoE(width=16, expert_width=8, experts=4, active=2)
+    >>> y, routing = moe(torch.randn(3, 16))
+    >>> y.shape, routing.chosen.shape
+    (torch.Size([3, 16]), torch.Size([3, 2]))
+
+    Args:
+        active: experts per token; None for all of them (soft routing).
+        router: further settings of :class:`Router`.
+        experts_: further settings of :class:`Experts`.
+
+    ``aggregation`` is 1/K until :func:`mssp.initialize` sets what the plan says. With a softmax or renormalised gate,
+    which sums to one by itself, no factor belongs there: it is 1.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        expert_width: int,
+        experts: int,
+        active: int | None = None,
+        *,
+        router: Mapping[str, Any] | None = None,
+        **experts_: Any,
+    ) -> None:
+        super().__init__()
+        self.router = Router(width, experts, active, **(router or {}))
+        self.experts = Experts(width, expert_width, experts, **experts_)
+        self.aggregation = 1.0 if self._sums_to_one else 1 / self.router.active
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Routing]:
+        routing = self.router(x)
+        return self.experts(x, routing, self.aggregation), routing
+
+    def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
+        """What :func:`mssp.initialize` sets."""
+        M, E, N = self.experts.w_out.shape
+        mine = {"width": N, "expert_width": E, "experts": M, "active": self.router.active}
+        for name, size in mine.items():
+            planned = getattr(plan.target, name)
+            if planned != size:
+                raise ValueError(f"the plan is for {name} {planned}, this MoE layer has {size}")
+        factor = plan.aggregation_mult if self._sums_to_one else plan.multiplier("aggregation")
+        return {"aggregation": factor}
+
+    @property
+    def _sums_to_one(self) -> bool:
+        return self.router.gate_kind != "sigmoid"

@@ -1,0 +1,200 @@
+"""How long each path takes, and how much memory: forward and backward, side by side, in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mssp.nn import backend
+from mssp.nn.dispatch import Machine, Timing, Work
+from mssp.nn.expert_paths import PATHS, ExpertWeights
+
+Step = Callable[[], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Random tokens, routed at random, and random experts."""
+
+    work: Work
+    x: Tensor
+    gates: Tensor
+    chosen: Tensor
+    weights: ExpertWeights
+    grad: Tensor
+
+    @classmethod
+    def random(cls, work: Work, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Problem:
+        torch.manual_seed(seed)
+        on: dict[str, Any] = {"device": device, "dtype": dtype}
+        M, E, N = work.experts, work.expert_width, work.width
+        gates, chosen = torch.rand(work.tokens, M, device=device).topk(work.active)
+        weights = ExpertWeights(
+            (torch.randn(M, 2 * E if work.gated else E, N, **on) * N**-0.5).requires_grad_(),
+            (torch.randn(M, E, N, **on) * E**-0.5).requires_grad_(),
+        )
+        x = torch.randn(work.tokens, N, **on).requires_grad_()
+        return cls(work, x, gates.requires_grad_(), chosen, weights, torch.randn(work.tokens, N, **on))
+
+    @property
+    def activation(self) -> str:
+        return "silu" if self.work.gated else "gelu"
+
+    def step(
+        self,
+        forward: Callable[[Tensor, Tensor, Tensor, ExpertWeights, str], Tensor],
+        leaves: Sequence[Tensor] | None = None,
+    ) -> Step:
+        """One forward and backward pass, down to the gradients of tokens, gates and weights."""
+        leaves = leaves or (self.x, self.gates, self.weights.w_in, self.weights.w_out)
+
+        def run() -> tuple[Tensor, ...]:
+            out = forward(self.x, self.gates, self.chosen, self.weights, self.activation)
+            return torch.autograd.grad(out, leaves, self.grad)
+
+        return run
+
+
+def milliseconds(steps: Mapping[str, Step], device: torch.device, seconds: float = 0.3) -> dict[str, float]:
+    """The median time of each, run in turns so that what disturbs one disturbs all.
+
+    On a GPU the turns are queued and waited for at the end, and each is preceded by one that is not timed, so that
+    launching overlaps with computing as in training.
+    """
+    clock: _HostClock | _DeviceClock = _DeviceClock() if device.type == "cuda" else _HostClock()
+    for name, step in steps.items():
+        step()  # compiles, allocates
+        clock.time(name, step)
+    once = sum(clock.medians().values())
+    for _ in range(max(3, min(50, int(seconds * 1000 / max(once, 1e-3))))):
+        for name, step in steps.items():
+            clock.time(name, step)
+    return clock.medians()
+
+
+class _HostClock:
+    def __init__(self) -> None:
+        self._times: dict[str, list[float]] = {}
+
+    def time(self, name: str, step: Step) -> None:
+        start = time.perf_counter()
+        step()
+        self._times.setdefault(name, []).append((time.perf_counter() - start) * 1e3)
+
+    def medians(self) -> dict[str, float]:
+        return {name: statistics.median(times) for name, times in self._times.items()}
+
+
+class _DeviceClock:
+    def __init__(self) -> None:
+        self._events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {}
+
+    def time(self, name: str, step: Step) -> None:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        step()
+        begin.record()
+        step()
+        end.record()
+        self._events.setdefault(name, []).append((begin, end))
+
+    def medians(self) -> dict[str, float]:
+        torch.cuda.synchronize()
+        return {
+            name: statistics.median(begin.elapsed_time(end) for begin, end in events)
+            for name, events in self._events.items()
+        }
+
+
+def peak_bytes(step: Step, device: torch.device) -> int:
+    """The most memory that one run holds on top of what is there before."""
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with (
+        _quiet(),
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile,
+    ):
+        step()
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        held += event.nbytes() if event.name() == "[memory]" else 0
+        peak = max(peak, held)
+    return peak
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
+    """Operations per second of a large product of random matrices: the ceiling that shares are shares of."""
+    a, b = torch.randn(2, size, size, device=device, dtype=dtype)
+    ms = milliseconds({"product": lambda: (a @ b,)}, device)["product"]
+    return 2 * size**3 / ms * 1e3
+
+
+def measure(
+    device: torch.device, dtype: torch.dtype, works: Sequence[Work], progress: Callable[[str], None] = lambda _: None
+) -> Machine:
+    """Times of every path at every shape."""
+    paths = ["dense", "grouped"]
+    paths += ["triton"] if device.type == "cuda" and backend.HAS_TRITON and dtype != torch.float64 else []
+    paths += ["loop"] if device.type != "cuda" else []
+    timings = []
+    for number, work in enumerate(works):
+        problem = Problem.random(work, device, dtype)
+        steps = {path: problem.step(PATHS[path]) for path in paths}
+        times = milliseconds(steps, device, seconds=0.05 if device.type == "cuda" else 0.5)
+        timings.append(Timing(work, times))
+        shown = ", ".join(f"{path} {ms:.3g}" for path, ms in times.items())
+        progress(
+            f"{number + 1}/{len(works)}  {work.width}, {work.experts}, {work.active}, {work.expert_width}: {shown} ms"
+        )
+    when = f"{datetime.datetime.now(datetime.UTC).date()}, torch {torch.__version__}"
+    return Machine(device.type, device_name(device), str(dtype).removeprefix("torch."), when, timings)
+
+
+def grid(device: torch.device) -> list[Work]:
+    """The shapes of a table: sizes people train, as far as they fit and take less than a moment."""
+    if device.type == "cuda":
+        sizes = product(
+            (2048, 16384), (512, 1024, 2048, 4096), (8, 32, 128, 256), (1, 2, 4, 16, 64), (32, 128, 512, 2048)
+        )
+        largest = 3e13
+    else:
+        sizes = product((64, 512), (64, 256, 768), (4, 16, 64), (1, 2, 8), (16, 64, 256))
+        largest = 6e9
+    works = [
+        Work(T, N, M, M // sparsity, E, gated=(number % 3 == 2))
+        for number, (T, N, M, sparsity, E) in enumerate(sizes)
+        if M % sparsity == 0
+    ]
+    return [work for work in works if work.operations("dense") <= largest]
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch's profiler writes to the standard error by itself; nothing of ours does meanwhile."""
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

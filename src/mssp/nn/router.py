@@ -1,0 +1,253 @@
+"""Which experts a token goes to, and with what weight.
+
+    ψ = Q h,   φ = σ(β ψ)         σ: sigmoid or softmax, β: inverse temperature
+
+All of it in float32 (or wider), under autocast too: gates decide, and bfloat16 has three digits. Nothing is kept
+between calls: the losses and the statistics belong to the :class:`Routing` that is returned.
+
+Shapes: T tokens (any leading axes), N width, M experts, K active.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mssp.draws import normals
+from mssp.param_info import ParamInfo
+from mssp.shape import positive_int
+
+GATES = ("sigmoid", "softmax")
+
+
+@dataclass(frozen=True)
+class RouterStatistics:
+    """How tokens spread over experts.
+
+    Args:
+        loads: the share of all pairs that went to each expert; sums to 1.
+        entropy: of the scores as a distribution over experts, in nats, mean over tokens; log M is uniform.
+        highest, lowest: the paper's router concentration: a token's largest and smallest score in relation to uniform
+            routing, where 0.5 is uniform; means over tokens.
+    """
+
+    loads: Tensor
+    entropy: Tensor
+    highest: Tensor
+    lowest: Tensor
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Where tokens go.
+
+    Args:
+        logits: ψ, [..., M].
+        scores: φ of every expert, [..., M].
+        gates: the weight of each chosen expert, [..., K].
+        chosen: the numbers of the chosen experts, [..., K]; None where all are, in order.
+        gate: the kind of gate, ``sigmoid`` or ``softmax``.
+    """
+
+    logits: Tensor
+    scores: Tensor
+    gates: Tensor
+    chosen: Tensor | None
+    gate: str
+
+    @property
+    def experts(self) -> int:
+        return self.logits.shape[-1]
+
+    def loads(self) -> Tensor:
+        """The share of all pairs of a token and an expert that went to each expert, [M]; no gradient."""
+        if self.chosen is None:
+            return self.logits.new_full((self.experts,), 1 / self.experts)
+        # Marks summed per expert, not bincount: it neither waits for a device nor adds by atomics.
+        marks = torch.zeros_like(self.logits).scatter(-1, self.chosen, 1 / self.chosen.shape[-1])
+        return marks.flatten(0, -2).mean(0)
+
+    def probabilities(self) -> Tensor:
+        """The scores as a distribution over experts, [..., M]."""
+        return self.scores if self.gate == "softmax" else self.scores / self.scores.sum(-1, keepdim=True)
+
+    def load_balancing_loss(self) -> Tensor:
+        """The auxiliary loss of the Switch Transformer, M Σ_m load_m · mean probability_m: 1 where routing is uniform.
+
+        Loads are counts and carry no gradient. With soft routing they are all equal, and the loss is the constant 1.
+        """
+        return self.experts * (self.loads() * self.probabilities().flatten(0, -2).mean(0)).sum()
+
+    def z_loss(self) -> Tensor:
+        """The router z-loss of ST-MoE: the mean squared log-sum-exp of the logits, which keeps them small."""
+        return self.logits.logsumexp(-1).square().mean()
+
+    @torch.no_grad()
+    def statistics(self) -> RouterStatistics:
+        probabilities = self.probabilities()
+        relative = self.scores if self.gate == "sigmoid" else self.scores * (self.experts / 2)
+        return RouterStatistics(
+            loads=self.loads(),
+            entropy=torch.special.entr(probabilities).sum(-1).mean(),
+            highest=relative.amax(-1).mean(),
+            lowest=relative.amin(-1).mean(),
+        )
+
+
+def route(
+    logits: Tensor,
+    active: int | None = None,
+    *,
+    gate: str = "sigmoid",
+    inverse_temperature: float = 1.0,
+    normalise: bool = False,
+    noise: Tensor | None = None,
+    check_finite: bool = False,
+) -> Routing:
+    """Gates from logits: all experts, or the ``active`` ones with the largest logits; no token is ever dropped.
+
+    >>> routing = route(torch.tensor([[0.0, 2.0, -1.0]]), active=2)
+    >>> routing.chosen.tolist(), [round(g, 3) for g in routing.gates[0].tolist()]
+    ([[1, 0]], [0.881, 0.5])
+
+    Args:
+        normalise: divide the gates of the chosen experts by their sum.
+        noise: added to the logits where experts are chosen, not in the gates.
+        check_finite: raise where a logit is NaN or infinite. This waits for the device.
+    """
+    experts = logits.shape[-1]
+    check_gate(gate)
+    active = check_active(active, experts)
+    if check_finite and not logits.isfinite().all():
+        raise ValueError(f"router logits {tuple(logits.shape)} hold NaN or infinity: look at the router's input")
+    if gate == "sigmoid":
+        scores = torch.sigmoid(inverse_temperature * logits)
+    else:
+        scores = torch.softmax(inverse_temperature * logits, -1)
+    chosen = None
+    gates = scores
+    if active < experts:
+        # The order of logits is the order of scores, without the ties of a saturated sigmoid.
+        preference = logits if noise is None else logits + noise
+        chosen = preference.topk(active, dim=-1).indices
+        gates = scores.gather(-1, chosen)
+    if normalise:
+        gates = gates / gates.sum(-1, keepdim=True)
+    return Routing(logits, scores, gates, chosen, gate)
+
+
+class Router(nn.Module):
+    """A linear router.
+
+    >>> router = Router(width=16, experts=8, active=2)
+    >>> router(torch.randn(4, 16)).gates.shape
+    torch.Size([4, 2])
+
+    Args:
+        active: experts per token; None for all of them (soft routing).
+        inverse_temperature: β.
+        normalise: divide the gates of the chosen experts by their sum.
+        bias: a learned bias on the logits.
+        noise: the standard deviation of noise on the choice, fresh for every token while training. A router that
+            starts at zero gives every expert the same logit, and needs noise or ``random_bias`` to choose between them.
+        random_bias: the standard deviation of a fixed random preference for experts, in the choice only.
+        seed: of the random bias.
+        check_finite: raise where a logit is NaN or infinite. This waits for the device.
+    """
+
+    random_bias: Tensor | None
+
+    def __init__(
+        self,
+        width: int,
+        experts: int,
+        active: int | None = None,
+        *,
+        gate: str = "sigmoid",
+        inverse_temperature: float = 1.0,
+        normalise: bool = False,
+        bias: bool = False,
+        noise: float = 0.0,
+        random_bias: float = 0.0,
+        seed: int = 0,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__()
+        width, experts = positive_int("width", width), positive_int("experts", experts)
+        check_gate(gate)
+        for name, number in (("noise", noise), ("random_bias", random_bias)):
+            if not 0 <= number < math.inf:
+                raise ValueError(f"{name} must be 0 or a positive number, got {number!r}")
+        if not 0 < inverse_temperature < math.inf:
+            raise ValueError(f"inverse_temperature must be a positive number, got {inverse_temperature!r}")
+        self.active = check_active(active, experts)
+        self.gate, self.inverse_temperature, self.normalise = gate, inverse_temperature, normalise
+        self.noise, self.check_finite = noise, check_finite
+        self.weight = nn.Parameter(torch.empty(experts, width))
+        self.bias = nn.Parameter(torch.zeros(experts)) if bias else None
+        # Kept with the weights, so that a reloaded model routes as before.
+        preference = torch.from_numpy(normals(seed, "random router bias", 0, experts)).float() * random_bias
+        self.register_buffer("random_bias", preference if random_bias else None)
+        nn.init.normal_(self.weight, std=1 / width)
+
+    def forward(self, x: Tensor) -> Routing:
+        experts, width = self.weight.shape
+        if x.shape[-1:] != (width,):
+            raise ValueError(f"the router takes inputs of width {width}, got {tuple(x.shape)}")
+        wide = torch.promote_types(x.dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            bias = None if self.bias is None else self.bias.to(wide)
+            logits = F.linear(x.to(wide), self.weight.to(wide), bias)
+            noise = None if self.active == experts else self._preference(logits)
+            return route(
+                logits,
+                self.active,
+                gate=self.gate,
+                inverse_temperature=self.inverse_temperature,
+                normalise=self.normalise,
+                noise=noise,
+                check_finite=self.check_finite,
+            )
+
+    def _preference(self, logits: Tensor) -> Tensor | None:
+        noise = self.noise * torch.randn_like(logits) if self.noise and self.training else None
+        if self.random_bias is None:
+            return noise
+        fixed = self.random_bias.to(logits.dtype)
+        return fixed if noise is None else noise + fixed
+
+    @property
+    def random_routing(self) -> bool:
+        """Whether experts with equal logits are told apart at random, which zero routers with top-K need."""
+        return bool(self.noise) or self.random_bias is not None
+
+    @property
+    def gate_kind(self) -> str:
+        """As :func:`mssp.initialize` names gates."""
+        return "renormalised" if self.normalise else self.gate
+
+    def param_infos(self) -> Mapping[str, ParamInfo]:
+        infos = {"weight": ParamInfo("router", layout="out in")}
+        return infos if self.bias is None else {**infos, "bias": ParamInfo("router_bias")}
+
+    def extra_repr(self) -> str:
+        experts, width = self.weight.shape
+        return f"{width} -> {experts}, active={self.active}, gate={self.gate_kind}"
+
+
+def check_gate(gate: str) -> None:
+    if gate not in GATES:
+        raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(GATES)}")
+
+
+def check_active(active: int | None, experts: int) -> int:
+    """The number of active experts; None stands for all of them."""
+    active = experts if active is None else positive_int("active", active)
+    if active > experts:
+        raise ValueError(f"active = {active} of {experts} experts: a token cannot go to more experts than there are")
+    return active
