@@ -45,9 +45,9 @@ ON_CPU = [
 
 def every_expert(x: Tensor, gates: Tensor, chosen: Tensor, weights: ExpertWeights, act: str) -> Tensor:
     """All experts on all tokens, then a weighted sum of their outputs: [M, tokens, width] is held."""
-    gates_mt1 = torch.zeros(len(x), weights.experts, device=x.device).scatter(1, chosen, gates).to(x.dtype).T[..., None]
-    hidden = F.gelu(torch.matmul(x, weights.w_in.mT))
-    return (gates_mt1 * torch.bmm(hidden, weights.w_out)).sum(0)
+    all_gates = torch.zeros(len(x), weights.experts, device=x.device).scatter(1, chosen, gates)
+    outputs = torch.bmm(F.gelu(torch.matmul(x, weights.w_in.mT)), weights.w_out)
+    return (all_gates.T.unsqueeze(-1) * outputs).sum(0).to(x.dtype)
 
 
 def huggingface(problem: Problem) -> Step | None:

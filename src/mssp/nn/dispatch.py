@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -150,6 +150,16 @@ def load(path: Path) -> list[Machine]:
     return loads(path.read_text(encoding="utf-8"), f"{path}: ")
 
 
+def save(path: Path, machines: Sequence[Machine]) -> None:
+    """Write a table; what a table at that place says of other devices stays."""
+    kept = load(path) if path.exists() else []
+    measured = {(machine.name, machine.dtype) for machine in machines}
+    kept = [machine for machine in kept if (machine.name, machine.dtype) not in measured]
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(dumps([*kept, *machines]), encoding="utf-8")
+    temporary.replace(path)
+
+
 def loads(text: str, where: str) -> list[Machine]:
     try:
         document = json.loads(text)
@@ -161,21 +171,25 @@ def loads(text: str, where: str) -> list[Machine]:
 
 
 def dumps(machines: Sequence[Machine]) -> str:
-    """One line per shape."""
+    """One line per shape: the sizes, then milliseconds."""
     blocks = []
     for machine in machines:
+        paths = list(machine.timings[0].ms)
         head = {key: value for key, value in asdict(machine).items() if key != "timings"}
-        rows = [json.dumps({**asdict(t.work), "ms": {k: float(f"{v:.4g}") for k, v in t.ms.items()}})
-                for t in machine.timings]  # fmt: skip
+        rows = [
+            json.dumps([*asdict(timing.work).values(), *(float(f"{timing.ms[path]:.3g}") for path in paths)])
+            for timing in machine.timings
+        ]
         joined = ",\n".join(rows)
-        blocks.append(f'{json.dumps(head)[:-1]}, "timings": [\n{joined}]}}')
+        blocks.append(f'{json.dumps({**head, "paths": paths})[:-1]}, "timings": [\n{joined}]}}')
     machines_text = ",\n".join(blocks)
     return f'{{"version": {VERSION}, "machines": [\n{machines_text}]}}\n'
 
 
 def _machine(entry: dict[str, Any]) -> Machine:
-    timings = []
-    for row in entry["timings"]:
-        sizes = {key: value for key, value in row.items() if key != "ms"}
-        timings.append(Timing(Work(**sizes), {path: float(ms) for path, ms in row["ms"].items()}))
+    sizes = len(fields(Work))
+    timings = [
+        Timing(Work(*row[:sizes]), dict(zip(entry["paths"], map(float, row[sizes:]), strict=True)))
+        for row in entry["timings"]
+    ]
     return Machine(entry["device"], entry["name"], entry["dtype"], entry["measured"], timings)

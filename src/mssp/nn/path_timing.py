@@ -19,6 +19,7 @@ from mssp.nn import backend
 from mssp.nn.dispatch import Machine, Timing, Work
 from mssp.nn.expert_paths import PATHS, ExpertWeights
 
+_PAUSE = 8_000_000  # clock cycles, about 4 ms: longer than the launches of one step take
 Step = Callable[[], tuple[Tensor, ...]]
 
 
@@ -68,8 +69,8 @@ class Problem:
 def milliseconds(steps: Mapping[str, Step], device: torch.device, seconds: float = 0.3) -> dict[str, float]:
     """The median time of each, run in turns so that what disturbs one disturbs all.
 
-    On a GPU the turns are queued and waited for at the end, and each is preceded by one that is not timed, so that
-    launching overlaps with computing as in training.
+    On a GPU the turns are queued and waited for at the end, each behind a pause of the device, so that launching
+    overlaps with computing as it does in training.
     """
     clock: _HostClock | _DeviceClock = _DeviceClock() if device.type == "cuda" else _HostClock()
     for name, step in steps.items():
@@ -101,7 +102,7 @@ class _DeviceClock:
 
     def time(self, name: str, step: Step) -> None:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        step()
+        torch.cuda._sleep(_PAUSE)
         begin.record()
         step()
         end.record()
@@ -157,29 +158,37 @@ def measure(
         steps = {path: problem.step(PATHS[path]) for path in paths}
         times = milliseconds(steps, device, seconds=0.05 if device.type == "cuda" else 0.5)
         timings.append(Timing(work, times))
+        sizes = f"{work.tokens} tokens, N {work.width}, M {work.experts}, K {work.active}, N_e {work.expert_width}"
         shown = ", ".join(f"{path} {ms:.3g}" for path, ms in times.items())
-        progress(
-            f"{number + 1}/{len(works)}  {work.width}, {work.experts}, {work.active}, {work.expert_width}: {shown} ms"
-        )
+        progress(f"{number + 1}/{len(works)}  {sizes}: {shown} ms")
     when = f"{datetime.datetime.now(datetime.UTC).date()}, torch {torch.__version__}"
     return Machine(device.type, device_name(device), str(dtype).removeprefix("torch."), when, timings)
 
 
+def measure_device(device: torch.device, progress: Callable[[str], None] = lambda _: None) -> list[Machine]:
+    """The whole table of a device, which takes a few minutes: every dtype that is trained in there."""
+    works = grid(device)
+    if device.type != "cuda":
+        return [measure(device, torch.float32, works, progress)]
+    small = [work for work in works[::3] if work.operations("dense") < 3e12]  # without tensor cores the rest takes long
+    return [measure(device, torch.bfloat16, works, progress), measure(device, torch.float32, small, progress)]
+
+
 def grid(device: torch.device) -> list[Work]:
     """The shapes of a table: sizes people train, as far as they fit and take less than a moment."""
+    axes: tuple[tuple[int, ...], ...]
     if device.type == "cuda":
-        sizes = product(
-            (2048, 16384), (512, 1024, 2048, 4096), (8, 32, 128, 256), (1, 2, 4, 16, 64), (32, 128, 512, 2048)
-        )
+        axes = (2048, 16384), (512, 1024, 2048, 4096), (8, 32, 128, 256), (1, 2, 4, 16, 64), (32, 128, 512, 2048)
         largest = 3e13
     else:
-        sizes = product((64, 512), (64, 256, 768), (4, 16, 64), (1, 2, 8), (16, 64, 256))
+        axes = (64, 512), (64, 256, 768), (4, 16, 64), (1, 2, 8), (16, 64, 256)
         largest = 6e9
-    works = [
-        Work(T, N, M, M // sparsity, E, gated=(number % 3 == 2))
-        for number, (T, N, M, sparsity, E) in enumerate(sizes)
-        if M % sparsity == 0
-    ]
+    works = []
+    for number, place in enumerate(product(*(range(len(axis)) for axis in axes))):
+        T, N, M, sparsity, E = (axis[index] for axis, index in zip(axes, place, strict=True))
+        # Every other point, like the fields of one colour on a chessboard; a third of them gated.
+        if M % sparsity == 0 and sum(place) % 2 == 0:
+            works.append(Work(T, N, M, M // sparsity, E, gated=number % 3 == 2))
     return [work for work in works if work.operations("dense") <= largest]
 
 

@@ -101,6 +101,7 @@ def _backward_shapes(
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x_TN, gate_R, w_in, w_out, b_in, token, position, offsets, ctx.act, ctx.gated = inputs
     ctx.biased = b_in is not None
+    ctx.set_materialize_grads(False)  # only the first output is used: no zeros for the others
     ctx.save_for_backward(x_TN, gate_R, w_in, w_out, token, position, offsets, *output[1:])
 
 

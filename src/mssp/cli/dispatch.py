@@ -1,0 +1,48 @@
+"""``mssp dispatch``: which way of computing experts is the fastest here, measured."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass
+class DispatchCommand:
+    """Measure the ways of computing experts on this machine, for ``dispatch="auto"`` to choose by.
+
+    Takes a few minutes. Use the table by setting MSSP_DISPATCH_TABLE to its path.
+    """
+
+    table: Annotated[Path, tyro.conf.Positional]
+    """The file to write; what it says of other devices stays."""
+    device: str | None = None
+    """cuda or cpu; the GPU if there is one."""
+
+    def run(self) -> int:
+        import torch
+
+        from mssp.nn.dispatch import save
+        from mssp.nn.path_timing import measure_device
+
+        kind = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+            there = "cpu, cuda" if torch.cuda.is_available() else "cpu"
+            raise ValueError(f"no device {kind!r} here: use one of {there}")
+        if not self.table.parent.is_dir():
+            raise ValueError(f"{self.table.parent}: no such folder")
+        machines = measure_device(torch.device(kind), lambda line: print(line, file=sys.stderr))
+        save(self.table, machines)
+        for machine in machines:
+            regrets = sorted(machine.regrets())
+            print(
+                f"{machine.name}, {machine.dtype}: {len(regrets)} shapes. A shape that was not measured would take "
+                f"{statistics.mean(regrets):.1%} longer than its best path on average, "
+                f"{regrets[int(0.95 * (len(regrets) - 1))]:.0%} in the worst twentieth."
+            )
+        print(f"export MSSP_DISPATCH_TABLE={self.table.resolve()}")
+        return 0
