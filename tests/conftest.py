@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
+import torch
 from hypothesis import settings
 
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
+
+# Before anything imports the kernels: without a GPU, Triton steps through them on the CPU.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ PACKAGE = Path(mssp.__file__).parent
 # From the ground up: a module may import those that stand before it.
 ORDER = [
     "shape", "power", "rules", "regime", "settings", "fans", "plan_json", "plan_text", "values", "planning", "reasons",
-    "explain", "param_info", "description", "draws", "initial", "apply", "cli", "__main__",
+    "explain", "param_info", "description", "draws", "initial", "apply", "nn", "cli",
+    "__main__",
 ]  # fmt: skip
 
 
@@ -46,8 +48,25 @@ def test_imports_point_one_way(path: Path) -> None:
     if module == "__init__":
         return
     assert module in ORDER, f"{module} has no place in the order of modules"
-    allowed = set(ORDER[: ORDER.index(module)]) | ({"cli"} if module == "cli" else set())
+    allowed = set(ORDER[: ORDER.index(module)]) | ({module} if (PACKAGE / module).is_dir() else set())
     assert imported(path) <= allowed
+
+
+# The same, inside mssp.nn.
+ORDER_OF_NN = [
+    "activations", "backend", "triton_kernels", "pairs", "grouped_products", "sorted_experts", "expert_paths",
+    "dispatch", "path_timing", "router", "experts", "moe", "mlp", "gpt",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDER_OF_NN)
+def test_imports_inside_nn_point_one_way(name: str) -> None:
+    text = (PACKAGE / "nn" / f"{name}.py").read_text(encoding="utf-8")
+    found = set(re.findall(r"^from mssp\.nn\.(\w+) import", text, re.MULTILINE))
+    for names in re.findall(r"^from mssp\.nn import (.+)$", text, re.MULTILINE):
+        found |= set(names.split(", "))
+    assert found <= set(ORDER_OF_NN[: ORDER_OF_NN.index(name)])
+    assert {path.stem for path in (PACKAGE / "nn").glob("*.py")} == {*ORDER_OF_NN, "__init__"}
 
 
 @pytest.mark.parametrize(

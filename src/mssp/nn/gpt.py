@@ -72,7 +72,7 @@ class GPTConfig:
         sizes = "width expert_width experts depth vocabulary context moe_every head feedforward"
         for name in sizes.split():
             object.__setattr__(self, name, positive_int(name, getattr(self, name)))
-        object.__setattr__(self, "active", check_active(self.active, self.experts))
+        check_active(self.active, self.experts)
         if self.width % self.head:
             raise ValueError(f"width {self.width} is not a whole number of heads of size {self.head}")
         if self.head % 2:
@@ -85,8 +85,8 @@ class GPTConfig:
 
     @property
     def shape(self) -> Shape:
-        assert self.active is not None
-        return Shape(self.width, self.expert_width, self.experts, self.active, self.depth)
+        active = check_active(self.active, self.experts)
+        return Shape(self.width, self.expert_width, self.experts, active, self.depth)
 
     def has_experts(self, block: int) -> bool:
         return (block + 1) % self.moe_every == 0
@@ -121,7 +121,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         q, k, v = (part.unflatten(-1, (-1, self.head)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
-        q, k = rotated(self.q_norm(q), cos, sin), rotated(self.k_norm(k), cos, sin)
+        # In the gains' precision: under autocast, queries and keys are normalised and turned in float32.
+        wide = self.q_norm.weight.dtype
+        q, k = rotated(self.q_norm(q.to(wide)), cos, sin), rotated(self.k_norm(k.to(wide)), cos, sin)
         mixed = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(-2))
         return out

@@ -60,12 +60,12 @@ def _aligned(x: Tensor, axis: int) -> Tensor:
 
 @_product.register_fake
 def _product_shape(rows_RJ: Tensor, matrices: Tensor, offsets: Tensor, transposed: bool) -> Tensor:
-    return rows_RJ.new_empty(len(rows_RJ), matrices.shape[1 if transposed else 2])
+    return rows_RJ.new_empty(rows_RJ.shape[0], matrices.shape[1 if transposed else 2])
 
 
 @_matrices_gradient.register_fake
 def _matrices_gradient_shape(left_RJ: Tensor, right_RC: Tensor, offsets: Tensor) -> Tensor:
-    return left_RJ.new_empty(len(offsets) - 1, left_RJ.shape[1], right_RC.shape[1])
+    return left_RJ.new_empty(offsets.shape[0] - 1, left_RJ.shape[1], right_RC.shape[1])
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

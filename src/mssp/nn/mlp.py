@@ -69,7 +69,7 @@ class MLPConfig:
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs", "width", "expert_width", "experts", "blocks"):
             object.__setattr__(self, name, positive_int(name, getattr(self, name)))
-        object.__setattr__(self, "active", check_active(self.active, self.experts))
+        check_active(self.active, self.experts)
         activation(self.activation)
         check_gate(self.gate)
         for name, known in (("after_aggregation", AFTER_AGGREGATION), ("loss", LOSSES)):
@@ -79,12 +79,12 @@ class MLPConfig:
     @property
     def shape(self) -> Shape:
         depth = self.blocks if self.residual else 1
-        assert self.active is not None
-        return Shape(self.width, self.expert_width, self.experts, self.active, depth, self.inputs)
+        active = check_active(self.active, self.experts)
+        return Shape(self.width, self.expert_width, self.experts, active, depth, self.inputs)
 
     @property
     def soft(self) -> bool:
-        return self.active == self.experts
+        return self.active in (None, self.experts)
 
     @property
     def sums_to_one(self) -> bool:
@@ -106,8 +106,7 @@ class Multipliers:
 
     @classmethod
     def default(cls, config: MLPConfig) -> Multipliers:
-        assert config.active is not None
-        return cls(1.0 if config.sums_to_one else 1 / config.active, 1 / config.blocks)
+        return cls(1.0 if config.sums_to_one else 1 / config.shape.active, 1 / config.blocks)
 
 
 def parameter_infos(config: MLPConfig) -> dict[str, ParamInfo]:

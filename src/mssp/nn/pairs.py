@@ -79,14 +79,15 @@ def _collect(rows_RN: Tensor, token: Tensor, position: Tensor) -> Tensor:
     return rows_RN[position].sum(1, dtype=wide).to(rows_RN.dtype)
 
 
+# Shapes for the compiler; len() would fix the size of a batch.
 @_spread.register_fake
 def _spread_shape(x_TN: Tensor, token: Tensor, position: Tensor) -> Tensor:
-    return x_TN.new_empty(len(token), x_TN.shape[1])
+    return x_TN.new_empty(token.shape[0], x_TN.shape[1])
 
 
 @_collect.register_fake
 def _collect_shape(rows_RN: Tensor, token: Tensor, position: Tensor) -> Tensor:
-    return rows_RN.new_empty(len(position), rows_RN.shape[1])
+    return rows_RN.new_empty(position.shape[0], rows_RN.shape[1])
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -47,9 +47,9 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and what the backward pass needs: pre-activations and gated hidden units of every row."""
     kernels = backend.kernels()
-    pre_RF = kernels.rows_times_matrices(x_TN, w_in.mT, offsets, rows=len(token), from_row=token, bias_MC=b_in)
+    pre_RF = kernels.rows_times_matrices(x_TN, w_in.mT, offsets, rows=token.shape[0], from_row=token, bias_MC=b_in)
     hidden_RE = kernels.gate_rows(pre_RF, gate_R, act, gated)
-    y_RN = kernels.rows_times_matrices(hidden_RE, w_out, offsets, rows=len(token))
+    y_RN = kernels.rows_times_matrices(hidden_RE, w_out, offsets, rows=token.shape[0])
     return kernels.collect_rows(y_RN, position), pre_RF, hidden_RE
 
 
@@ -69,7 +69,7 @@ def _backward(
     gated: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients by x, gate, w_in, w_out and the pre-activations."""
-    kernels, rows = backend.kernels(), len(token)
+    kernels, rows = backend.kernels(), token.shape[0]
     grad_hidden_RE = kernels.rows_times_matrices(grad_TN, w_out.mT, offsets, rows=rows, from_row=token)
     grad_pre_RF, grad_gate_R = kernels.gate_rows_backward(pre_RF, gate_R, grad_hidden_RE, act, gated)
     grad_rows_RN = kernels.rows_times_matrices(grad_pre_RF, w_in, offsets, rows=rows)
@@ -86,7 +86,7 @@ def _backward(
 def _forward_shapes(
     x_TN: Tensor, gate_R: Tensor, w_in: Tensor, w_out: Tensor, b_in: Tensor | None, token: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    pre_RF, hidden_RE = (x_TN.new_empty(len(token), weight.shape[1]) for weight in (w_in, w_out))
+    pre_RF, hidden_RE = (x_TN.new_empty(token.shape[0], weight.shape[1]) for weight in (w_in, w_out))
     return torch.empty_like(x_TN), pre_RF, hidden_RE
 
 
@@ -95,7 +95,7 @@ def _backward_shapes(
     grad_TN: Tensor, x_TN: Tensor, gate_R: Tensor, w_in: Tensor, w_out: Tensor, token: Tensor, *_: Any
 ) -> tuple[Tensor, ...]:
     grads = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (x_TN, gate_R, w_in, w_out)]
-    return (*grads, x_TN.new_empty(len(token), w_in.shape[1]))
+    return (*grads, x_TN.new_empty(token.shape[0], w_in.shape[1]))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -105,7 +105,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(x_TN, gate_R, w_in, w_out, token, position, offsets, *output[1:])
 
 
-def _gradients(ctx: Any, grad_TN: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, grad_TN: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    if grad_TN is None:
+        return (None,) * 10
     offsets = ctx.saved_tensors[6]
     *grads, grad_pre_RF = _backward(grad_TN.contiguous(), *ctx.saved_tensors, ctx.act, ctx.gated)
     grad_b_in = None

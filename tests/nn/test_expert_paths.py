@@ -1,0 +1,241 @@
+"""Every path gives what the loop gives: outputs and all gradients, in every dtype, at the edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from mssp.nn.activations import ACTIVATIONS
+from mssp.nn.expert_paths import PATHS, ExpertWeights
+from mssp.nn.pairs import collect, sort_by_expert, spread
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2}
+DEVICES = [torch.device("cuda" if torch.cuda.is_available() else "cpu")]
+FAST = [path for path in PATHS if path != "loop"]
+
+
+@dataclass(frozen=True)
+class Case:
+    tokens: int = 24
+    width: int = 32
+    experts: int = 6
+    active: int | None = 2
+    expert_width: int = 16
+    gated: bool = False
+    bias: bool = False
+    activation: str = "gelu"
+    only: int | None = None  # all tokens go to this expert first
+
+
+CASES = {
+    "plain": Case(),
+    "gated": Case(gated=True, activation="silu"),
+    "biases": Case(bias=True),
+    "gated with biases": Case(gated=True, bias=True),
+    "one token": Case(tokens=1),
+    "one active": Case(active=1),
+    "all active by top-K": Case(active=6),
+    "soft": Case(active=None),
+    "one expert": Case(experts=1, active=1),
+    "empty experts": Case(tokens=3, experts=16, active=1, bias=True),
+    "odd expert width": Case(expert_width=13),
+    "odd expert width, gated": Case(expert_width=13, gated=True),
+    "odd width": Case(width=23, expert_width=9, bias=True),
+    "all on one expert": Case(active=1, only=3),
+    "many rows of one expert": Case(tokens=300, experts=2, active=1, only=1),
+    "wide": Case(tokens=9, width=136, expert_width=200, experts=3),
+    **{name: Case(activation=name) for name in ACTIVATIONS},
+    **{f"gated {name}": Case(activation=name, gated=True) for name in ACTIVATIONS},
+}
+
+
+@dataclass
+class Tensors:
+    x: Tensor
+    gates: Tensor
+    chosen: Tensor | None
+    weights: ExpertWeights
+    grad: Tensor
+
+    def leaves(self) -> dict[str, Tensor]:
+        w = self.weights
+        named = {"x": self.x, "gates": self.gates, "w_in": w.w_in, "w_out": w.w_out, "b_in": w.b_in, "b_out": w.b_out}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def to(self, dtype: torch.dtype) -> Tensors:
+        """The same numbers in another dtype; gates stay at least float32."""
+        w = self.weights
+        tensors = (w.w_in, w.w_out, w.b_in, w.b_out)
+        cast = [None if each is None else each.detach().to(dtype).requires_grad_() for each in tensors]
+        gates = self.gates.detach().to(torch.promote_types(dtype, torch.float32)).requires_grad_()
+        x = self.x.detach().to(dtype).requires_grad_()
+        return Tensors(x, gates, self.chosen, ExpertWeights(*cast), self.grad.to(dtype))  # type: ignore[arg-type]
+
+
+def tensors(case: Case, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Tensors:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int, scale: float = 1.0) -> Tensor:
+        drawn = torch.randn(*shape, generator=generator, dtype=torch.float64) * scale
+        return drawn.to(device, dtype).requires_grad_()
+
+    N, E, M = case.width, case.expert_width, case.experts
+    F = 2 * E if case.gated else E
+    weights = ExpertWeights(
+        normal(M, F, N, scale=N**-0.5),
+        normal(M, E, N, scale=E**-0.5),
+        normal(M, F) if case.bias else None,
+        normal(M, N) if case.bias else None,
+    )
+    preference = torch.rand(case.tokens, M, generator=generator)
+    if case.only is not None:
+        preference[:, case.only] = 2.0
+    chosen = None if case.active is None else preference.topk(case.active).indices.to(device)
+    wide = torch.promote_types(dtype, torch.float32)
+    gates = torch.rand(case.tokens, case.active or M, generator=generator) + 0.25
+    return Tensors(
+        normal(case.tokens, N),
+        gates.to(device, wide).requires_grad_(),
+        chosen,
+        weights,
+        normal(case.tokens, N).detach(),
+    )
+
+
+def run(path: str, given: Tensors, case: Case) -> dict[str, Tensor]:
+    """The output and every gradient by name."""
+    out = PATHS[path](given.x, given.gates, given.chosen, given.weights, case.activation)
+    leaves = given.leaves()
+    gradients = torch.autograd.grad(out, list(leaves.values()), given.grad)
+    return {"output": out.detach(), **dict(zip(leaves, gradients, strict=True))}
+
+
+def assert_agree(got: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float) -> None:
+    for name, reference in wanted.items():
+        assert got[name].shape == reference.shape, name
+        assert got[name].isfinite().all(), name
+        scale = reference.double().norm()
+        error = (got[name].double() - reference.double()).norm()
+        assert error <= tolerance * scale + 1e-30, f"{name}: {float(error / scale):.2e}"
+
+
+def skip_unless_possible(path: str, dtype: torch.dtype, device: torch.device) -> None:
+    if path == "triton" and device.type == "cuda" and dtype == torch.float64:
+        pytest.skip("tensor cores have no float64 in Triton")
+    if path == "triton" and device.type == "cpu" and dtype == torch.bfloat16:
+        pytest.skip("Triton's interpreter has no bfloat16 products")
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize("path", FAST)
+@pytest.mark.parametrize("name", CASES)
+def test_paths_agree_with_the_loop(name: str, path: str, dtype: torch.dtype, device: torch.device) -> None:
+    skip_unless_possible(path, dtype, device)
+    case = CASES[name]
+    given = tensors(case, dtype, device)
+    # The loop in float64 on the same numbers: half precision is then held to the truth, not to another rounding.
+    assert_agree(run(path, given, case), run("loop", given.to(torch.float64), case), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
+def test_the_loop_is_what_it_says(dtype: torch.dtype) -> None:
+    """The loop against the formula, one token and one expert at a time."""
+    case = replace(CASES["gated with biases"], activation="tanh")
+    given = tensors(case, dtype, torch.device("cpu"))
+    w = given.weights
+    assert given.chosen is not None
+    assert w.b_in is not None
+    assert w.b_out is not None
+    rows = []
+    for x, gates, chosen in zip(given.x, given.gates, given.chosen, strict=True):
+        total = torch.zeros(case.width)
+        for gate, m in zip(gates, chosen, strict=True):
+            pre = w.w_in[m] @ x + w.b_in[m]
+            hidden = torch.tanh(pre[: case.expert_width]) * pre[case.expert_width :]
+            total = total + gate * (w.w_out[m].T @ hidden + w.b_out[m])
+        rows.append(total)
+    reference = torch.stack(rows).double()
+    out = run("loop", given, case)["output"].double()
+    assert (out - reference).norm() <= max(TOLERANCE[dtype], 1e-6) * reference.norm()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_inputs_need_not_be_contiguous(path: str) -> None:
+    case = Case()
+    given = tensors(case, torch.float32, DEVICES[0])
+    wanted = run("loop", given, case)
+    strided = given.x.detach().T.contiguous().T.requires_grad_()
+    flipped = given.grad.T.contiguous().T
+    assert not strided.is_contiguous()
+    assert_agree(run(path, replace(given, x=strided, grad=flipped), case), wanted, 1e-5)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_gradients_may_have_zero_strides(path: str) -> None:
+    case = Case()
+    given = tensors(case, torch.float32, DEVICES[0])
+    expanded = torch.ones(1, 1, device=given.x.device).expand(given.x.shape)
+    got = run(path, replace(given, grad=expanded), case)
+    assert_agree(got, run("loop", replace(given, grad=expanded.contiguous()), case), 1e-5)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("gated", [False, True])
+def test_gradcheck(path: str, gated: bool) -> None:
+    device = torch.device("cpu")
+    case = Case(tokens=3, width=4, experts=3, active=2, expert_width=2, gated=gated, bias=True, activation="tanh")
+    given = tensors(case, torch.float64, device)
+    leaves = given.leaves()
+
+    def out(x: Tensor, gates: Tensor, *weights: Tensor) -> Tensor:
+        return PATHS[path](x, gates, given.chosen, ExpertWeights(*weights), case.activation)
+
+    assert torch.autograd.gradcheck(out, tuple(leaves.values()))
+
+
+@pytest.mark.parametrize("path", FAST)
+def test_two_runs_are_equal_to_the_bit(path: str) -> None:
+    case = Case(tokens=200, bias=True)
+    given = tensors(case, torch.float32, DEVICES[0])
+    first, second = run(path, given, case), run(path, given, case)
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+
+
+def test_pairs_are_sorted_by_expert_and_then_by_token() -> None:
+    chosen = torch.tensor([[3, 0], [0, 1], [3, 1]])
+    pairs = sort_by_expert(chosen, experts=5)
+    assert pairs.token.tolist() == [0, 1, 1, 2, 0, 2]
+    assert pairs.offsets.tolist() == [0, 2, 4, 4, 6, 6]
+    assert pairs.order.tolist() == [1, 2, 3, 5, 0, 4]
+    x = torch.tensor([[1.0], [10.0], [100.0]])
+    assert spread(x, pairs).flatten().tolist() == [1, 10, 10, 100, 1, 100]
+    assert collect(torch.arange(6.0).unsqueeze(1), pairs).flatten().tolist() == [0 + 4, 1 + 2, 3 + 5]
+
+
+@pytest.mark.parametrize("path", ["dense", "grouped", "triton"])
+def test_no_path_holds_the_outputs_of_all_experts(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tensor has M x tokens x width entries, forward or backward."""
+    case = Case(tokens=64, width=256, experts=32, active=2, expert_width=16)
+    given = tensors(case, torch.float32, torch.device("cpu"))
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            for tensor in torch.utils._pytree.tree_leaves(out):
+                if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in kept:
+                    largest = max(largest, tensor.numel())
+            return out
+
+    kept = {tensor.untyped_storage().data_ptr() for tensor in given.leaves().values()}
+    weights = given.weights.w_in.numel()
+    with Watch():  # type: ignore[no-untyped-call]
+        run(path, given, case)
+    assert 0 < largest <= max(weights, case.tokens * case.experts * case.expert_width)
+    assert largest < case.tokens * case.experts * case.width

@@ -1,0 +1,280 @@
+"""The GPT: what it computes, what it may see, how it takes a plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo.testing
+import torch.nn.functional as F
+from torch import Tensor
+
+import mssp
+from mssp.nn import GPT, GPTConfig, MoE
+from mssp.nn.gpt import FeedForward, GPTOutput, rotated, rotations
+
+CONFIG = GPTConfig(width=32, expert_width=16, experts=4, active=2, depth=2, vocabulary=50, context=16, head=16)
+SOFT = replace(CONFIG, active=4)
+TOKENS = torch.randint(50, (3, 12), generator=torch.Generator().manual_seed(0))
+
+
+def model(config: GPTConfig = CONFIG, seed: int = 0) -> Any:
+    """A GPT with weights of no particular plan, so that nothing is zero."""
+    torch.manual_seed(seed)
+    return GPT(config).eval()
+
+
+def test_the_forward_pass_by_hand() -> None:
+    """The model against a plain rewriting of it, head by head and expert by expert."""
+    net = model().double()
+    net.blocks[0].residual, net.blocks[1].ffn.aggregation = 0.3, 0.7
+    h = net.embedding.weight[TOKENS[0]]
+    S, head = len(h), 16
+    cos, sin = (each[:S].double() for each in rotations(16, head, 10000.0))
+
+    def norm(x: Tensor, gain: Tensor) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + torch.finfo(torch.float64).eps).rsqrt() * gain
+
+    for block in net.blocks:
+        x = norm(h, block.attention_norm.weight)
+        q, k, v = (x @ part.T for part in block.attention.qkv.weight.chunk(3))
+        heads = []
+        for i in range(2):
+            columns = slice(i * head, (i + 1) * head)
+            a = rotated(norm(q[:, columns], block.attention.q_norm.weight), cos, sin)
+            b = rotated(norm(k[:, columns], block.attention.k_norm.weight), cos, sin)
+            scores = (a @ b.T / math.sqrt(head)).masked_fill(torch.ones(S, S).triu(1).bool(), -math.inf)
+            heads.append(scores.softmax(-1) @ v[:, columns])
+        h = h + block.residual * torch.cat(heads, -1) @ block.attention.out.weight.T
+        x = norm(h, block.ffn_norm.weight)
+        logits = x @ block.ffn.router.weight.T
+        mixed = torch.zeros_like(x)
+        for t in range(S):
+            for m in logits[t].topk(2).indices.tolist():
+                expert = block.ffn.experts
+                mixed[t] += logits[t, m].sigmoid() * (F.gelu(expert.w_in[m] @ x[t]) @ expert.w_out[m])
+        h = h + block.residual * block.ffn.aggregation * mixed
+    wanted = norm(h, net.final_norm.weight) @ net.readout.weight.T
+    torch.testing.assert_close(net(TOKENS[:1]).logits[0], wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_the_future_is_not_seen() -> None:
+    net = model()
+    before = net(TOKENS).logits
+    changed = TOKENS.clone()
+    changed[:, 7] = (changed[:, 7] + 1) % 50
+    after = net(changed).logits
+    torch.testing.assert_close(before[:, :7], after[:, :7])
+    assert not torch.allclose(before[:, 7:], after[:, 7:])
+
+
+def test_rotations_keep_lengths_and_see_distances_only() -> None:
+    cos, sin = rotations(32, 8, 10000.0)
+    q, k = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
+    turned = rotated(q.expand(32, 8), cos, sin)
+    torch.testing.assert_close(turned.norm(dim=-1), q.norm().expand(32))
+    scores = turned @ rotated(k.expand(32, 8), cos, sin).T
+    for distance in (0, 3, 10):
+        along = scores.diagonal(distance)
+        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(scores.diagonal(0)[0], scores.diagonal(3)[0])
+
+
+def test_every_nth_block_has_experts() -> None:
+    config = replace(CONFIG, depth=4, moe_every=2, active=4)
+    net: Any = GPT(config)
+    assert [type(block.ffn) for block in net.blocks] == [FeedForward, MoE, FeedForward, MoE]
+    assert net.blocks[0].ffn.w_in.weight.shape == (4 * 32, 32)
+    output = net(TOKENS)
+    assert len(output.routings) == 2
+    mssp.initialize(net, mssp.plan(config.shape, regime="II", lr=0.01))
+
+
+def test_loss_and_auxiliary_losses() -> None:
+    output = model()(TOKENS, targets=TOKENS)
+    assert output.loss is not None
+    wanted = F.cross_entropy(output.logits.flatten(0, 1), TOKENS.flatten())
+    torch.testing.assert_close(output.loss, wanted)
+    balance = [routing.load_balancing_loss() for routing in output.routings]
+    torch.testing.assert_close(output.load_balancing_loss(), sum(balance) / torch.tensor(2.0))
+    assert output.z_loss() > 0
+    assert model()(TOKENS).loss is None
+
+
+@pytest.mark.parametrize("scheme", ["mssp", "mup"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_one_call_applies_a_plan(scheme: str, tied: bool) -> None:
+    base = GPTConfig(width=32, expert_width=16, experts=4, depth=2, vocabulary=50, context=16, head=16, tied=tied)
+    target = replace(base, width=64, expert_width=32, experts=8, depth=4)
+    plan = mssp.plan(target.shape, base.shape, regime="III", scheme=scheme, lr=0.01, weight_decay=0.1)
+    net: Any = GPT(target)
+    mssp.initialize(net, plan, seed=1)
+    assert {block.residual for block in net.blocks} == {1 / 4}
+    assert {block.ffn.aggregation for block in net.blocks} == {1 / 8}
+    infos = mssp.describe(net)
+    assert {info.role for info in infos} == {
+        "embedding", "norm", "qk_norm", "hidden", "router", "expert_in", "expert_out", "final_norm",
+        *(() if tied else ("readout",)),
+    }  # fmt: skip
+    values = plan.resolve(infos)
+    for info in infos:
+        parameter = net.get_parameter(info.name)
+        if values[info.name].zero:
+            assert not parameter.any(), info.name
+        elif info.role in ("norm", "qk_norm", "final_norm"):
+            assert (parameter == 1).all(), info.name
+        else:
+            entries = parameter[0] if values[info.name].tied else parameter
+            wanted = values[info.name].init_std
+            assert entries.std().item() == pytest.approx(wanted, rel=4 / (2 * entries.numel()) ** 0.5), info.name
+    optimizer = torch.optim.AdamW(mssp.param_groups(net, plan))
+    mssp.verify(net, optimizer, plan)
+    if tied:
+        assert net.tied_readout == pytest.approx(plan.multiplier("tied_readout"))
+        net.tied_readout *= 2
+        with pytest.raises(ValueError, match=r"GPT.tied_readout is .*, the plan says"):
+            mssp.verify(net, optimizer, plan)
+
+
+def test_tied_logits_are_scaled() -> None:
+    net = model(replace(SOFT, tied=True))
+    net.tied_readout = 1.0
+    whole = net(TOKENS).logits
+    net.tied_readout = 0.5
+    torch.testing.assert_close(net(TOKENS).logits, 0.5 * whole)
+    assert "readout.weight" not in net.state_dict()
+
+
+def gradients(net: GPT) -> list[Tensor]:
+    output: GPTOutput = net(TOKENS, targets=TOKENS)
+    assert output.loss is not None
+    loss = output.loss + 0.01 * output.load_balancing_loss() + 0.001 * output.z_loss()
+    return list(torch.autograd.grad(loss, list(net.parameters())))
+
+
+def test_checkpointing_changes_memory_and_nothing_else() -> None:
+    plain, saving = model(replace(CONFIG, noise=1.0)).train(), model(replace(CONFIG, noise=1.0, checkpointing=True))
+    saving.train()
+    torch.manual_seed(5)
+    wanted = gradients(plain)
+    torch.manual_seed(5)
+    for a, b in zip(gradients(saving), wanted, strict=True):
+        torch.testing.assert_close(a, b)
+    held = []
+    for net in (plain, saving):
+        sizes: list[int] = []
+
+        def keep(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            net(TOKENS, targets=TOKENS)
+        held.append(sum(sizes))
+    assert held[1] < 0.5 * held[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dispatch", ["dense", "grouped"])
+def test_compiles_without_breaks(dispatch: str) -> None:
+    torch._dynamo.reset()
+    net = model(replace(CONFIG, dispatch=dispatch))
+    compiled: Any = torch.compile(net, fullgraph=True)
+    wanted = gradients(net)
+    for a, b in zip(gradients(compiled), wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_autocast() -> None:
+    net = model()
+    with torch.autocast("cpu", torch.bfloat16):
+        output = net(TOKENS, targets=TOKENS)
+    assert output.loss is not None
+    assert output.loss.dtype == torch.float32
+    assert output.routings[0].logits.dtype == torch.float32
+    assert (output.loss - net(TOKENS, targets=TOKENS).loss).abs() < 0.05
+
+
+def test_generation() -> None:
+    net = model().train()
+    start = TOKENS[:, :4]
+    greedy = net.generate(start, 20, temperature=0)
+    assert greedy.shape == (3, 24)  # past the context of 16
+    assert torch.equal(greedy[:, :4], start)
+    assert net.training
+    for position in (4, 10):
+        likeliest = net.eval()(greedy[:, :position]).logits[:, -1].argmax(-1)
+        assert torch.equal(greedy[:, position], likeliest)
+    assert torch.equal(net.generate(start, 5, top_k=1), net.generate(start, 5, temperature=0))
+    first, second = (net.generate(start, 8, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(first, second)
+    likely = net(start).logits[:, -1].topk(3).indices
+    sampled = net.generate(start.repeat(50, 1), 1, top_k=3)[:, -1].view(50, 3)
+    assert all(set(sampled[:, i].tolist()) <= set(likely[i].tolist()) for i in range(3))
+
+
+def test_it_learns_to_copy() -> None:
+    config = replace(SOFT, noise=0.0)
+    net = GPT(config)
+    plan = mssp.plan(config.shape, regime="III", lr=3e-2)
+    mssp.initialize(net, plan)
+    optimizer = torch.optim.AdamW(mssp.param_groups(net, plan))
+    losses = []
+    for _ in range(60):
+        loss = net(TOKENS, targets=TOKENS).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(math.log(50))  # the readout starts at zero
+    assert losses[-1] < 1.0
+
+
+def test_deterministic_on_the_cpu() -> None:
+    for a, b in zip(gradients(model()), gradients(model()), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width": 40}, "width 40 is not a whole number of heads of size 16"),
+        ({"head": 1}, "head 1 is odd"),
+        ({"moe_every": 3}, "no block would have experts: moe_every is 3, depth 2"),
+        ({"active": 5}, "active = 5 of 4 experts"),
+        ({"gate": "hard"}, "unknown gate 'hard'"),
+        ({"dispatch": "best"}, "unknown dispatch 'best'"),
+        ({"vocabulary": 0}, "vocabulary must be a positive whole number, got 0"),
+    ],
+)
+def test_mistakes_in_a_config_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **change)
+
+
+def test_mistakes_in_a_call_are_named() -> None:
+    net = model()
+    with pytest.raises(ValueError, match=r"tokens are whole numbers \[batch, at most 16\], got int64 \(1, 17\)"):
+        net(torch.zeros(1, 17, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"got float32 \(1, 4\)"):
+        net(torch.zeros(1, 4))
+    with pytest.raises(ValueError, match=r"targets \(3, 11\) do not go with tokens \(3, 12\)"):
+        net(TOKENS, targets=TOKENS[:, 1:])
+    with pytest.raises(ValueError, match=r"top_k is 51, the vocabulary has 50 tokens"):
+        net.generate(TOKENS, 1, top_k=51)
+    with pytest.raises(ValueError, match="temperature must not be negative, got -1"):
+        net.generate(TOKENS, 1, temperature=-1)
+    deeper = mssp.plan(replace(SOFT, depth=3).shape, regime="III", lr=0.1)
+    with pytest.raises(ValueError, match=r"the plan is for Shape\(.*L=3.*the model is Shape\(.*L=2"):
+        mssp.initialize(model(SOFT), deeper)
+
+
+@pytest.mark.filterwarnings("ignore::mssp.PlanWarning")
+def test_top_k_from_a_zero_router_needs_randomness() -> None:
+    plan = mssp.plan(CONFIG.shape, regime="I", lr=0.1)
+    with pytest.raises(ValueError, match="ties every expert: construct it with noise or random_bias"):
+        mssp.initialize(model(), plan)
+    mssp.initialize(model(replace(CONFIG, noise=0.1)), plan)
