@@ -82,6 +82,47 @@ def test_the_snippets_about_one_s_own_model_run() -> None:
     assert mssp.check_schedule(names["optimizer"], plan) == pytest.approx(0.5)
 
 
+def test_the_layer_shown_runs() -> None:
+    code = snippets(README, "python")[2]
+    names: dict[str, Any] = {"x": torch.randn(3, 2048)}
+    exec(code.replace("experts=256", "experts=16"), names)
+    assert names["y"].shape == (3, 2048)
+
+
+def test_the_models_shown_run() -> None:
+    gpt, replicas = snippets((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")
+    tokens = torch.randint(256, (2, 64))
+    names: dict[str, Any] = {"mssp": mssp, "torch": torch, "tokens": tokens, "following": tokens}
+    exec(gpt, names)
+    assert names["plan"].regime == "III"
+    names["loss"].backward()
+    names["optimizer"].step()
+    names = {"torch": torch, "x": torch.randn(7, 12), "labels": torch.randint(3, (7,))}
+    exec(replicas, names)
+    assert names["acts"]["blocks.0.router"].shape == (5, 7, 4)
+    assert names["losses"].shape == (5,)
+
+
+def test_the_speeds_shown_are_those_of_the_record() -> None:
+    """Every number of the table, and the ranges in the README."""
+    ways = ("every expert", "HF grouped_mm", "auto")
+    measured: list[dict[str, tuple[float, float, float]]] = []  # by shape and way: ms, times auto, GiB
+    record = (ROOT / "records" / "2026-11-16-experts-nvidia-h200.md").read_text(encoding="utf-8")
+    for section in record.split("### ")[1:]:
+        lines = [line.strip("| ").split(" | ") for line in section.splitlines() if "%" in line]
+        measured.append({way: (float(ms), float(ratio), float(gib)) for way, ms, ratio, gib, *_ in lines})
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    shown = [re.findall(r"([\d.]+) / ([\d.]+)", line) for line in page.splitlines() if line.endswith("% |")]
+    for cells, by_way in zip(shown, measured, strict=True):
+        for (ms, gib), way in zip(cells, ways, strict=True):
+            assert float(ms) == pytest.approx(by_way[way][0], rel=0.03)
+            assert float(gib) == pytest.approx(by_way[way][2], abs=0.051)
+    naive, theirs = ([by_way[way][1] for by_way in measured] for way in ways[:2])
+    text = " ".join(README.split())
+    assert f"{min(theirs):.1f} to {max(theirs):.0f} times as fast as Hugging Face's grouped experts" in text
+    assert f"{min(naive):.0f} to {max(naive):.0f} times as fast as running every expert on every token" in text
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):

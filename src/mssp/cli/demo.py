@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import TYPE_CHECKING
 
 from mssp import plan_text
 from mssp.cli import flags, show
 from mssp.planning import Plan, plan
 from mssp.settings import positive
 from mssp.shape import Shape, positive_int
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _INPUTS, _CLASSES, _BATCH = 32, 64, 128
 _BASE_WIDTH, _SEEDS = 64, 3
@@ -64,48 +60,24 @@ def _shape(factor: int) -> Shape:
 
 
 def _train(planned: Plan, steps: int, seed: int) -> float:
-    """Mean loss of the last tenth of training the paper's MLP MoE, built here from plain torch."""
+    """Mean loss of the last tenth of training the paper's MLP MoE."""
     import torch
-    import torch.nn.functional as F
-    from torch import nn
 
     import mssp
+    from mssp.nn import MLPConfig, MLPMoE
 
-    shape, aggregation = planned.target, planned.multiplier("aggregation")
-
-    class MoE(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed = nn.Linear(_INPUTS, shape.width, bias=False)
-            self.router = nn.Linear(shape.width, shape.experts, bias=False)
-            self.w_in = nn.Parameter(torch.empty(shape.experts, shape.expert_width, shape.width))
-            self.w_out = nn.Parameter(torch.empty(shape.experts, shape.width, shape.expert_width))
-            self.readout = nn.Linear(shape.width, _CLASSES, bias=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h = F.gelu(self.embed(x))
-            hidden = F.gelu(torch.einsum("bn,efn->bef", h, self.w_in)) * self.router(h).sigmoid().unsqueeze(-1)
-            logits: Tensor = self.readout(aggregation * torch.einsum("bef,enf->bn", hidden, self.w_out))
-            return logits
-
-    claims: dict[str, mssp.ParamInfo | str] = {
-        "embed.weight": mssp.ParamInfo("embedding", layout="out in"),
-        "router.weight": mssp.ParamInfo("router", layout="out in"),
-        "w_in": mssp.ParamInfo("expert_in", layout="out in", expert_axis=0),
-        "w_out": mssp.ParamInfo("expert_out", layout="out in", expert_axis=0),
-        "readout.weight": mssp.ParamInfo("readout", layout="out in"),
-    }
-    model = MoE()
-    mssp.initialize(model, planned, claims, seed=seed)
-    optimizer = torch.optim.Adam(mssp.param_groups(model, planned, claims))
-    mssp.verify(model, optimizer, planned, claims)
+    shape = planned.target
+    model = MLPMoE(MLPConfig(_INPUTS, _CLASSES, shape.width, shape.expert_width, shape.experts, shape.active))
+    mssp.initialize(model, planned, seed=seed)
+    optimizer = torch.optim.Adam(mssp.param_groups(model, planned))
+    mssp.verify(model, optimizer, planned)
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(_CLASSES, _INPUTS, generator=torch.Generator().manual_seed(0))
     losses = []
     for _ in range(steps):
         labels = torch.randint(_CLASSES, (_BATCH,), generator=generator)
         inputs = centres[labels] + torch.randn(_BATCH, _INPUTS, generator=generator)
-        loss = F.cross_entropy(model(inputs), labels)
+        loss = model.loss(inputs, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
