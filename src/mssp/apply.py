@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from mssp.description import Claims, described_parameters
+from mssp.description import Claims, described_parameters, name_cleaner
 from mssp.initial import fill
 from mssp.param_info import ParamInfo
 from mssp.settings import PlanWarning
@@ -35,7 +35,6 @@ _OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
-# Of these a bfloat16 number cannot hold the updates (see _check_precision).
 _HALF = (torch.bfloat16, torch.float16)
 # Learning rates may be float32 tensors, and schedules round; wrong values are off by far more.
 _RATIO_TOLERANCE = 1e-6
@@ -57,6 +56,13 @@ class Routes(Protocol):
 
     @property
     def random_routing(self) -> bool: ...
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """A module with random numbers beside its parameters, drawn by the seed and its own name."""
+
+    def draw(self, seed: int, name: str) -> None: ...
 
 
 def initialize(
@@ -97,6 +103,10 @@ def initialize(
     with torch.no_grad():
         for info, parameter, values in described:
             fill(parameter, info, values, seed)
+        clean = name_cleaner(model)
+        for name, module in model.named_modules():
+            if isinstance(module, Draws):
+                module.draw(seed, clean(name))
     for module, name, factor in multipliers:
         setattr(module, name, factor)
 
@@ -263,10 +273,11 @@ def _check_routing(
 
 
 def _check_precision(plan: Plan, described: list[tuple[ParamInfo, Tensor, Values]]) -> None:
-    """In Regime II expert_out starts N_e^-1/2·M^1/2 and moves by Θ(1): relative updates fall as N^-1/2, below what half
-    precision can hold."""
+    """In Regime II under MSSP expert_out starts √M larger, and its updates are no larger: relative to it they fall as
+    N^-1/2, below what half precision can hold."""
     half = [info.name for info, parameter, _ in described if info.role == "expert_out" and parameter.dtype in _HALF]
-    if half and plan.regime == "II":
+    init = plan.rule("expert_out").init_std
+    if half and plan.regime == "II" and init is not None and init.get("M", 0) > 0:
         _warn(
             f"{half[0]} is in half precision: in Regime II its relative updates fall as N^-1/2 and are rounded away; "
             "keep float32 parameters (and use autocast), or an optimizer with float32 master weights"

@@ -80,7 +80,7 @@ def test_another_table_is_read_where_the_variable_says(tmp_path: Path, monkeypat
     monkeypatch.setenv(dispatch.VARIABLE, str(tmp_path / "table.json"))
     for cached in (dispatch.table, dispatch._fastest):
         cached.cache_clear()
-    sizes = ("cpu", False, 512, 256, 64, 2, 64, False, ("dense", "grouped", "loop"))
+    sizes = ("cpu", None, False, 512, 256, 64, 2, 64, False, ("dense", "grouped", "loop"))
     assert dispatch.fastest(*sizes) == "dense"
     monkeypatch.delenv(dispatch.VARIABLE)
     for cached in (dispatch.table, dispatch._fastest):
@@ -88,8 +88,15 @@ def test_another_table_is_read_where_the_variable_says(tmp_path: Path, monkeypat
     assert dispatch.fastest(*sizes) == "grouped"
 
 
+def test_a_missing_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(dispatch.VARIABLE, "/nowhere/table.json")
+    dispatch.table.cache_clear()
+    with pytest.raises(ValueError, match=r"MSSP_DISPATCH_TABLE names /nowhere/table.json, which is no file"):
+        dispatch.table()
+
+
 def test_an_unknown_device_gets_the_path_that_runs_everywhere() -> None:
-    assert dispatch.fastest("mps", False, 512, 256, 64, 2, 64, False, ("dense", "grouped", "loop")) == "dense"
+    assert dispatch.fastest("mps", None, False, 512, 256, 64, 2, 64, False, ("dense", "grouped", "loop")) == "dense"
 
 
 def test_saving_keeps_other_devices(tmp_path: Path) -> None:
@@ -130,8 +137,15 @@ def test_peak_memory_is_counted() -> None:
 
 
 def test_times_are_medians_by_name() -> None:
-    times = milliseconds({"a": tuple, "b": tuple}, torch.device("cpu"), seconds=0.001)
-    assert set(times) == {"a", "b"}
+    counts = {"a": 0, "b": 0}
+
+    def count(name: str) -> tuple[torch.Tensor, ...]:
+        counts[name] += 1
+        return ()
+
+    times = milliseconds({"a": lambda: count("a"), "b": lambda: count("b")}, torch.device("cpu"), seconds=0.0)
+    assert counts == {"a": 5, "b": 5}  # once untimed, once to guess, three turns
+    assert all(0 <= ms < 1e3 for ms in times.values())
 
 
 def test_command_names_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -139,3 +153,7 @@ def test_command_names_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_p
     assert "no device 'tpu' here: use one of cpu" in capsys.readouterr().err
     assert main(["dispatch", str(tmp_path / "no" / "t.json")]) == 2
     assert "no such folder" in capsys.readouterr().err
+    foreign = tmp_path / "foreign.json"
+    foreign.write_text("{}")
+    assert main(["dispatch", str(foreign)]) == 2  # before anything is measured
+    assert "not a table of measured paths" in capsys.readouterr().err

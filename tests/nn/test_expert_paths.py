@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from mssp.nn import backend
 from mssp.nn.activations import ACTIVATIONS
 from mssp.nn.expert_paths import PATHS, ExpertWeights
 from mssp.nn.pairs import collect, sort_by_expert, spread
+from mssp.nn.path_timing import peak_bytes
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 DEVICES = [torch.device("cuda" if torch.cuda.is_available() else "cpu")]
@@ -187,6 +189,8 @@ def test_gradients_may_have_zero_strides(path: str) -> None:
 @pytest.mark.parametrize("gated", [False, True])
 def test_gradcheck(path: str, gated: bool) -> None:
     device = torch.device("cpu")
+    if path == "triton" and torch.cuda.is_available():
+        pytest.skip("in the interpreter only")
     case = Case(tokens=3, width=4, experts=3, active=2, expert_width=2, gated=gated, bias=True, activation="tanh")
     given = tensors(case, torch.float64, device)
     leaves = given.leaves()
@@ -217,25 +221,95 @@ def test_pairs_are_sorted_by_expert_and_then_by_token() -> None:
     assert collect(torch.arange(6.0).unsqueeze(1), pairs).flatten().tolist() == [0 + 4, 1 + 2, 3 + 5]
 
 
-@pytest.mark.parametrize("path", ["dense", "grouped", "triton"])
-def test_no_path_holds_the_outputs_of_all_experts(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tensor has M x tokens x width entries, forward or backward."""
-    case = Case(tokens=64, width=256, experts=32, active=2, expert_width=16)
-    given = tensors(case, torch.float32, torch.device("cpu"))
-    largest = 0
+@pytest.mark.parametrize("active", [None, 32, 16, 2])
+@pytest.mark.parametrize("path", FAST)
+def test_no_path_holds_the_outputs_of_all_experts(path: str, active: int | None) -> None:
+    """All that a run holds at once, gradients included, has fewer entries than M x tokens x width."""
+    case = Case(tokens=256, width=64, experts=32, active=active, expert_width=2)
+    given = tensors(case, torch.float32, DEVICES[0])
+    if active == 16 and path != "dense":
+        pytest.skip("half the experts are half of it, several times")
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal largest
-            out = func(*args, **(kwargs or {}))
-            for tensor in torch.utils._pytree.tree_leaves(out):
-                if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in kept:
-                    largest = max(largest, tensor.numel())
-            return out
+    def step() -> tuple[Tensor, ...]:
+        return tuple(run(path, given, case).values())
 
-    kept = {tensor.untyped_storage().data_ptr() for tensor in given.leaves().values()}
-    weights = given.weights.w_in.numel()
-    with Watch():  # type: ignore[no-untyped-call]
-        run(path, given, case)
-    assert 0 < largest <= max(weights, case.tokens * case.experts * case.expert_width)
-    assert largest < case.tokens * case.experts * case.width
+    assert peak_bytes(step, DEVICES[0]) < 4 * case.tokens * case.experts * case.width
+
+
+@pytest.fixture
+def kernels_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels in place of torch's operations, as on a GPU."""
+    if DEVICES[0].type == "cpu":
+        monkeypatch.setattr(backend, "fused", lambda x: x.dtype in (torch.float32, torch.float64))
+        monkeypatch.setattr(backend, "runs_triton", lambda x: x.dtype in (torch.float32, torch.float64))
+
+
+@pytest.mark.usefixtures("kernels_everywhere")
+@pytest.mark.parametrize("path", ["dense", "grouped"])
+@pytest.mark.parametrize("name", ["plain", "gated with biases", "odd expert width", "soft", "one token", "tanh"])
+def test_paths_agree_where_kernels_serve_them(name: str, path: str) -> None:
+    case = CASES[name]
+    given = tensors(case, torch.float32, DEVICES[0])
+    assert_agree(run(path, given, case), run("loop", given.to(torch.float64), case), 1e-5)
+
+
+@pytest.mark.usefixtures("kernels_everywhere")
+@pytest.mark.parametrize("path", FAST)
+def test_tensors_may_be_strided_and_expanded(path: str) -> None:
+    """Gates that are one number seen often, weights and biases that are parts of others, with kernels and without."""
+    case = Case(bias=True)
+    given = tensors(case, torch.float32, DEVICES[0])
+    w = given.weights
+    strided = [torch.cat([each, each], -1)[..., : each.shape[-1]].detach().requires_grad_()
+               for each in (w.w_in, w.w_out, w.b_in, w.b_out) if each is not None]  # fmt: skip
+    assert not any(each.is_contiguous() for each in strided)
+    gates = torch.full((1, 1), 0.5, device=given.x.device).expand(given.gates.shape).detach().requires_grad_()
+    assert given.chosen is not None
+    chosen = given.chosen.T.contiguous().T
+    odd = replace(given, gates=gates, chosen=chosen, weights=ExpertWeights(*strided))
+    plain = replace(given, gates=gates.detach().contiguous().requires_grad_())
+    assert_agree(run(path, odd, case), run("loop", plain, case), 1e-5)
+
+
+@pytest.mark.parametrize("path", ["loop", "dense", "grouped"])
+def test_second_derivatives(path: str) -> None:
+    case = Case(tokens=3, width=4, experts=3, active=2, expert_width=2, bias=True, activation="tanh")
+    given = tensors(case, torch.float64, torch.device("cpu"))
+
+    def out(x: Tensor, gates: Tensor, *weights: Tensor) -> Tensor:
+        return PATHS[path](x, gates, given.chosen, ExpertWeights(*weights), case.activation)
+
+    assert torch.autograd.gradgradcheck(out, tuple(given.leaves().values()))
+
+
+@pytest.mark.usefixtures("kernels_everywhere")
+@pytest.mark.parametrize("path", FAST)
+def test_kernels_refuse_second_derivatives(path: str) -> None:
+    case = Case()
+    given = tensors(case, torch.float32, DEVICES[0])
+    out = PATHS[path](given.x, given.gates, given.chosen, given.weights, case.activation)
+    (gradient,) = torch.autograd.grad(out.square().sum(), given.x, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"once_differentiable|no autograd|does not require grad"):
+        gradient.square().sum().backward()
+
+
+def test_frozen_weights_cost_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case()
+    given = tensors(case, torch.float32, DEVICES[0])
+    for weight in (given.weights.w_in, given.weights.w_out):
+        weight.requires_grad_(False)
+    kernels = backend.kernels()
+    monkeypatch.setattr(kernels, "matrices_gradient", lambda *_: pytest.fail("computed for nothing"))
+    out = PATHS["triton"](given.x, given.gates, given.chosen, given.weights, case.activation)
+    wanted = PATHS["loop"](given.x, given.gates, given.chosen, given.weights, case.activation)
+    got, reference = (torch.autograd.grad(each, [given.x, given.gates], given.grad) for each in (out, wanted))
+    for a, b in zip(got, reference, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_tokens_at_all(path: str) -> None:
+    case = replace(CASES["biases"], tokens=0)
+    results = run(path, tensors(case, torch.float32, DEVICES[0]), case)
+    assert results["output"].shape == (0, case.width)
+    assert all(not gradient.any() for gradient in results.values())

@@ -16,6 +16,7 @@ from mssp.nn import Experts, ExpertWeights, MoE, apply_experts, backend
 from mssp.nn.experts import DISPATCHES, chosen_path
 
 N, E, M, K, T = 16, 8, 4, 2, 10
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def weights(dtype: torch.dtype = torch.float32, gated: bool = False) -> ExpertWeights:
@@ -31,8 +32,8 @@ def routed() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("dispatch", DISPATCHES)
 def test_leading_axes_are_tokens(dispatch: str) -> None:
-    moe = MoE(N, E, M, K, dispatch=dispatch)
-    x = torch.randn(2, 5, N)
+    moe = MoE(N, E, M, K, dispatch=dispatch).to(DEVICE)
+    x = torch.randn(2, 5, N, device=DEVICE)
     nested, _ = moe(x)
     flat, _ = moe(x.flatten(0, 1))
     assert nested.shape == x.shape
@@ -60,13 +61,13 @@ def test_autocast_computes_products_in_half_and_keeps_float32_gradients(dispatch
 def test_compiles_without_breaks(dispatch: str) -> None:
     """And gives the loop's outputs and gradients, for batches of changing size."""
     torch.manual_seed(0)
-    moe, reference = MoE(N, E, M, K, dispatch=dispatch), MoE(N, E, M, K, dispatch="loop")
+    moe, reference = (MoE(N, E, M, K, dispatch=each).to(DEVICE) for each in (dispatch, "loop"))
     reference.load_state_dict(moe.state_dict())
     torch._dynamo.reset()
     counter = torch._dynamo.testing.CompileCounterWithBackend("inductor")
     compiled: Any = torch.compile(moe, fullgraph=True, backend=counter)
     for tokens in (10, 12, 15, 16):  # which auto takes for equal
-        x = torch.randn(tokens, N)
+        x = torch.randn(tokens, N, device=DEVICE)
         gradients = []
         for model in (compiled, reference):
             y, routing = model(x)
@@ -90,10 +91,24 @@ def test_experts_of_many_models_under_vmap() -> None:
     torch.testing.assert_close(stacked, torch.stack([model(x)[0] for model in models]))
 
 
-def test_auto_takes_what_the_table_says() -> None:
-    gates, _ = routed()
-    assert chosen_path(torch.randn(T, N), gates, weights()) in ("dense", "grouped", "loop")
-    assert chosen_path(torch.randn(T, N), gates, weights(), "loop") == "loop"
+def test_explicit_paths_do_not_go_with_torch_func() -> None:
+    moe = MoE(N, E, M, K, dispatch="grouped")
+    with pytest.raises(ValueError, match=r"dispatch 'grouped' does not go with torch.func: use 'dense' or 'auto'"):
+        torch.func.grad(lambda x: moe(x)[0].sum())(torch.randn(T, N))
+
+
+@pytest.mark.parametrize(("active", "path"), [(64, "dense"), (32, "dense"), (2, "grouped")])
+def test_auto_takes_what_the_table_says(active: int, path: str) -> None:
+    many = ExpertWeights(torch.ones(64, 64, 256), torch.ones(64, 64, 256))
+    x, gates = torch.ones(512, 256), torch.ones(512, active)
+    assert chosen_path(x, gates, many) == path
+    assert chosen_path(x, gates, many, "loop") == "loop"
+
+
+def test_autocast_leaves_float64_alone() -> None:
+    moe = MoE(N, E, M, K).double()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert moe(torch.randn(T, N, dtype=torch.float64))[0].dtype == torch.float64
 
 
 def test_roles_are_known_without_patterns() -> None:
@@ -128,6 +143,8 @@ NAN = torch.full((T, N), math.nan)
         (call(activation="swish"), "unknown activation 'swish': use one of gelu, relu, silu, tanh, identity"),
         (call(x=torch.ones(T, N + 1)), r"the experts take inputs of width 16, got \(10, 17\)"),
         (call(x=torch.ones(T + 1, N)), r"gates \(10, 2\), chosen experts \(10, 2\) do not go with inputs \(11, 16\)"),
+        (call(chosen=routed()[1] + 3), "chosen experts are numbered 3 to 6, but there are 4, counted from 0"),
+        (call(chosen=routed()[1] - 1), "chosen experts are numbered -1 to 2, but there are 4, counted from 0"),
         (call(chosen=None), "gates for 2 experts, but there are 4"),
         (
             call(gates=torch.ones(T, 5), chosen=torch.ones(T, 5, dtype=torch.long)),

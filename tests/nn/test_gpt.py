@@ -33,7 +33,7 @@ def test_the_forward_pass_by_hand() -> None:
     net.blocks[0].residual, net.blocks[1].ffn.aggregation = 0.3, 0.7
     h = net.embedding.weight[TOKENS[0]]
     S, head = len(h), 16
-    cos, sin = (each[:S].double() for each in rotations(16, head, 10000.0))
+    cos, sin = rotations(S, head, 10000.0, like=h)
 
     def norm(x: Tensor, gain: Tensor) -> Tensor:
         return x * (x.square().mean(-1, keepdim=True) + torch.finfo(torch.float64).eps).rsqrt() * gain
@@ -72,7 +72,7 @@ def test_the_future_is_not_seen() -> None:
 
 
 def test_rotations_keep_lengths_and_see_distances_only() -> None:
-    cos, sin = rotations(32, 8, 10000.0)
+    cos, sin = rotations(32, 8, 10000.0, like=torch.ones(1))
     q, k = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
     turned = rotated(q.expand(32, 8), cos, sin)
     torch.testing.assert_close(turned.norm(dim=-1), q.norm().expand(32))
@@ -233,6 +233,49 @@ def test_it_learns_to_copy() -> None:
     assert losses[-1] < 1.0
 
 
+def test_a_model_made_on_the_meta_device_is_the_same() -> None:
+    config = replace(SOFT, active=2, random_bias=0.5)
+    plan = mssp.plan(config.shape, regime="II", lr=0.1)
+    here = GPT(config)
+    with torch.device("meta"):
+        there = GPT(config)
+    assert there(TOKENS.to("meta")).logits.shape == (3, 12, 50)
+    there.to_empty(device="cpu")
+    for net in (here, there):
+        mssp.initialize(net, plan, seed=4)
+    for name, tensor in here.state_dict().items():
+        assert torch.equal(there.state_dict()[name], tensor), name
+    assert torch.equal(here(TOKENS).logits, there(TOKENS).logits)
+    biases = [here.get_buffer(f"blocks.{block}.ffn.router.random_bias") for block in range(2)]
+    assert not torch.equal(*biases)  # each layer and each seed has its own
+    mssp.initialize(there, plan, seed=5)
+    assert not torch.equal(there.get_buffer("blocks.0.ffn.router.random_bias"), biases[0])
+
+
+def test_factors_are_saved_with_the_weights() -> None:
+    net = model(replace(SOFT, tied=True))
+    plan = mssp.plan(SOFT.shape, regime="III", lr=0.1, aggregation_mult=3.0, scheme="mup")
+    mssp.initialize(net, plan)
+    net.blocks[1].residual, net.tied_readout = 0.7, 0.2
+    again = model(replace(SOFT, tied=True), seed=1)
+    again.load_state_dict(net.state_dict())
+    assert again.blocks[0].ffn.aggregation == 0.75
+    assert (again.blocks[1].residual, again.tied_readout) == (0.7, 0.2)
+    assert torch.equal(again(TOKENS).logits, net(TOKENS).logits)
+
+
+def test_float64_models_are_float64_throughout() -> None:
+    assert model().double()(TOKENS, targets=TOKENS).loss.dtype == torch.float64
+
+
+def test_half_and_back_changes_weights_only() -> None:
+    net = model(SOFT)
+    weights = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    before = net(TOKENS).logits
+    net.bfloat16().float().load_state_dict(weights)
+    assert torch.equal(net(TOKENS).logits, before)
+
+
 def test_deterministic_on_the_cpu() -> None:
     for a, b in zip(gradients(model()), gradients(model()), strict=True):
         assert torch.equal(a, b)
@@ -247,6 +290,9 @@ def test_deterministic_on_the_cpu() -> None:
         ({"active": 5}, "active = 5 of 4 experts"),
         ({"gate": "hard"}, "unknown gate 'hard'"),
         ({"dispatch": "best"}, "unknown dispatch 'best'"),
+        ({"inverse_temperature": -1.0}, "inverse_temperature must be a positive number, got -1.0"),
+        ({"noise": -1.0}, "noise must be 0 or a positive number, got -1.0"),
+        ({"rope_base": 0.0}, "rope_base must be a positive number, got 0.0"),
         ({"vocabulary": 0}, "vocabulary must be a positive whole number, got 0"),
     ],
 )
@@ -257,7 +303,7 @@ def test_mistakes_in_a_config_are_named(change: dict[str, Any], message: str) ->
 
 def test_mistakes_in_a_call_are_named() -> None:
     net = model()
-    with pytest.raises(ValueError, match=r"tokens are whole numbers \[batch, at most 16\], got int64 \(1, 17\)"):
+    with pytest.raises(ValueError, match=r"tokens are whole numbers \[batch, 1 to 16\], got int64 \(1, 17\)"):
         net(torch.zeros(1, 17, dtype=torch.long))
     with pytest.raises(ValueError, match=r"got float32 \(1, 4\)"):
         net(torch.zeros(1, 4))
@@ -265,8 +311,16 @@ def test_mistakes_in_a_call_are_named() -> None:
         net(TOKENS, targets=TOKENS[:, 1:])
     with pytest.raises(ValueError, match=r"top_k is 51, the vocabulary has 50 tokens"):
         net.generate(TOKENS, 1, top_k=51)
-    with pytest.raises(ValueError, match="temperature must not be negative, got -1"):
-        net.generate(TOKENS, 1, temperature=-1)
+    for temperature in (-1.0, math.nan):
+        with pytest.raises(ValueError, match="temperature must be 0 or a positive number, got"):
+            net.generate(TOKENS, 1, temperature=temperature)
+    with pytest.raises(ValueError, match="length must be a positive whole number, got -1"):
+        net.generate(TOKENS, -1)
+    with pytest.raises(ValueError, match=r"tokens are whole numbers \[batch, 1 to 16\], got int64 \(3, 0\)"):
+        net.generate(TOKENS[:, :0], 1)
+    dense_inputs = mssp.plan(mssp.Shape(32, 16, 4, 4, 2, inputs=777), regime="III", lr=0.1)
+    with pytest.raises(ValueError, match=r"the plan is for another model|the plan is for Shape"):
+        mssp.initialize(model(SOFT), dense_inputs)
     deeper = mssp.plan(replace(SOFT, depth=3).shape, regime="III", lr=0.1)
     with pytest.raises(ValueError, match=r"the plan is for Shape\(.*L=3.*the model is Shape\(.*L=2"):
         mssp.initialize(model(SOFT), deeper)

@@ -96,6 +96,13 @@ def test_gradcheck(name: str) -> None:
     assert torch.autograd.gradcheck(outputs, tensors)
 
 
+def test_treated_aggregates_are_normal_however_small() -> None:
+    net = model(replace(CONFIG, after_aggregation="rmsnorm")).float()
+    net.aggregation = 1e-4
+    size = net.activations(inputs().float())["blocks.0.output"].square().mean(-1)
+    torch.testing.assert_close(size, torch.ones(5), rtol=1e-2, atol=0)
+
+
 def test_treatments() -> None:
     normal = model(replace(CONFIG, after_aggregation="rmsnorm")).activations(inputs())
     torch.testing.assert_close(normal["blocks.0.output"].square().mean(-1), torch.ones(5, dtype=torch.float64))
@@ -180,6 +187,53 @@ def test_top_k_from_a_zero_router_needs_noise() -> None:
     assert ((fixed > 0) == (fixed[0] > 0)).all()
 
 
+def test_routing_is_in_float32_under_autocast() -> None:
+    net = MLPMoE(replace(CONFIG, active=2))
+    x = inputs().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        acts = net.activations(x)
+    assert acts["blocks.0.router"].dtype == acts["blocks.0.gates"].dtype == torch.float32
+    exact = acts["features"].float() @ net.get_parameter("blocks.0.router").T
+    torch.testing.assert_close(acts["blocks.0.router"], exact)
+    assert net.bfloat16().activations(x.bfloat16())["blocks.0.router"].dtype == torch.float32
+
+
+def test_every_block_has_noise_of_its_own() -> None:
+    torch.manual_seed(0)
+    net = MLPMoE(replace(CONFIG, active=2, blocks=2, noise=1.0))
+    for name, parameter in net.named_parameters():
+        if name.endswith("router"):
+            torch.nn.init.zeros_(parameter)
+    acts = net.activations(torch.randn(50, 6))
+    same = (acts["blocks.0.gates"] > 0) == (acts["blocks.1.gates"] > 0)
+    assert 0.2 < same.all(-1).float().mean() + 0.2 < 0.6
+
+
+def test_factors_are_saved_with_the_weights() -> None:
+    net, again = model(), model(seed=1)
+    net.aggregation = 0.7
+    again.load_state_dict(net.state_dict())
+    assert again.aggregation == 0.7
+    assert torch.equal(again(inputs()), net(inputs()))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "kind", "message"),
+    [
+        ((3, 1), torch.zeros(3), "mse", r"targets \(3,\) do not go with outputs \(3, 1\)"),
+        ((2, 3), torch.zeros(2, 1), "mse", r"targets \(2, 1\) do not go with outputs \(2, 3\)"),
+        ((2, 3), torch.zeros(3, dtype=torch.long), "cross_entropy", r"targets \(3,\) do not go with"),
+        ((2, 3), torch.zeros(2), "cross_entropy", "cross_entropy takes classes, which are whole numbers, got"),
+        ((2, 3), torch.zeros(2, dtype=torch.long), "hinge", "unknown loss 'hinge'"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(
+    outputs: tuple[int, ...], targets: torch.Tensor, kind: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        mlp.loss(torch.zeros(outputs), targets, kind)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -188,6 +242,8 @@ def test_top_k_from_a_zero_router_needs_noise() -> None:
         ({"gate": "relu"}, "unknown gate 'relu'"),
         ({"activation": "swish"}, "unknown activation 'swish'"),
         ({"after_aggregation": "layernorm"}, "unknown after_aggregation 'layernorm': use one of nothing, rmsnorm"),
+        ({"noise": -1.0}, "noise must be 0 or a positive number"),
+        ({"inverse_temperature": 0.0}, "inverse_temperature must be a positive number"),
         ({"loss": "hinge"}, "unknown loss 'hinge': use one of cross_entropy, mse"),
     ],
 )

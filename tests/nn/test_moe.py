@@ -84,6 +84,7 @@ def test_half_parameters_are_warned_about_in_regime_ii(dtype: torch.dtype) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         mssp.initialize(layer().to(dtype), plan(regime="III"))
+        mssp.initialize(layer().to(dtype), plan(regime="II", scheme="mup"))  # whose init does not grow
         mssp.initialize(layer(), plan(regime="II"))
 
 

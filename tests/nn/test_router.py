@@ -148,8 +148,8 @@ def test_noise_breaks_ties_while_training_only() -> None:
 
 
 def test_random_bias_chooses_experts_and_is_saved() -> None:
-    first = Router(width=4, experts=8, active=2, random_bias=0.1, seed=1)
-    second = Router(width=4, experts=8, active=2, random_bias=0.1, seed=2)
+    first, second = (Router(width=4, experts=8, active=2, random_bias=0.1) for _ in range(2))
+    second.draw(1, "layer")
     assert first.random_bias is not None
     assert second.random_bias is not None
     assert first.random_bias.std() == pytest.approx(0.1, rel=0.6)
@@ -172,6 +172,21 @@ def test_learned_bias_moves_logits() -> None:
     close(router(torch.randn(1, 4)).gates, [[2 / 3, 1 / 3, 1 / 2]])
 
 
+def test_scores_that_underflow_still_have_ratios() -> None:
+    routing = route(torch.tensor([[-200.0, -200.0 + LOG2, -300.0]]), normalise=True)
+    close(routing.gates, [[1 / 3, 2 / 3, 0.0]])
+    close(route(torch.full((2, 4), -200.0), active=2, normalise=True).gates, [[0.5, 0.5]] * 2)
+    close(route(torch.full((2, 4), -200.0)).load_balancing_loss(), 1.0)
+
+
+def test_one_token_without_axes_and_no_token_at_all() -> None:
+    one = route(LOGITS[0], active=2)
+    close(one.load_balancing_loss(), route(LOGITS, active=2).load_balancing_loss().item())
+    none = route(torch.zeros(0, 4), active=2)
+    for value in (none.load_balancing_loss(), none.z_loss(), none.statistics().entropy):
+        assert value.item() == 0.0
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -181,6 +196,7 @@ def test_learned_bias_moves_logits() -> None:
         (lambda: Router(8, 4, 8), "active = 8 of 4 experts"),
         (lambda: Router(8, 4, gate="top"), "unknown gate 'top'"),
         (lambda: Router(8, 4, noise=-1.0), "noise must be 0 or a positive number, got -1.0"),
+        (lambda: route(LOGITS, inverse_temperature=-1.0), "inverse_temperature must be a positive number, got -1.0"),
         (lambda: Router(8, 4, inverse_temperature=0.0), "inverse_temperature must be a positive number, got 0.0"),
         (lambda: Router(8, 4)(torch.ones(2, 9)), r"the router takes inputs of width 8, got \(2, 9\)"),
         (lambda: route(LOGITS / 0, check_finite=True), r"router logits \(1, 3\) hold NaN or infinity"),

@@ -35,6 +35,13 @@ def test_gated_activation_and_its_gradient(dtype: torch.dtype, name: str, gated:
         assert (a.double() - b).norm() <= tolerance * b.norm()
 
 
+@pytest.mark.parametrize("scale", [1e-4, 1e-2, 0.1, 1.0, 30.0])
+def test_tanh_of_numbers_of_every_size(scale: float) -> None:
+    pre, gate = scale * torch.linspace(-1, 1, 64, device=DEVICE).view(8, 8), torch.ones(8, device=DEVICE)
+    got = triton_kernels.gate_rows(pre, gate, "tanh", gated=False).double()
+    assert ((got - pre.double().tanh()) / pre.double().tanh()).abs().max() < 1e-6
+
+
 def test_rows_beyond_one_block() -> None:
     """Experts with more rows than a block, fewer, one and none; more columns than a block; odd sizes everywhere."""
     torch.manual_seed(0)

@@ -26,7 +26,7 @@ class DispatchCommand:
     def run(self) -> int:
         import torch
 
-        from mssp.nn.dispatch import save
+        from mssp.nn.dispatch import load, save
         from mssp.nn.path_timing import measure_device
 
         kind = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -35,6 +35,8 @@ class DispatchCommand:
             raise ValueError(f"no device {kind!r} here: use one of {there}")
         if not self.table.parent.is_dir():
             raise ValueError(f"{self.table.parent}: no such folder")
+        if self.table.exists():
+            load(self.table)  # before minutes of measuring: what it says of other devices will be kept
         machines = measure_device(torch.device(kind), lambda line: print(line, file=sys.stderr))
         save(self.table, machines)
         for machine in machines:

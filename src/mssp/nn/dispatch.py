@@ -102,6 +102,7 @@ class Machine:
 
 def fastest(
     device: str,
+    index: int | None,
     half: bool,
     tokens: int,
     width: int,
@@ -112,8 +113,7 @@ def fastest(
     paths: tuple[str, ...],
 ) -> str:
     """The path expected to be the fastest, among those that can be taken."""
-    name = torch.cuda.get_device_name() if device == "cuda" else device
-    return _fastest(device, name, half, Work(tokens, width, experts, active, expert_width, gated), paths)
+    return _fastest(device, index, half, Work(tokens, width, experts, active, expert_width, gated), paths)
 
 
 def about(tokens: int) -> int:
@@ -130,10 +130,11 @@ fastest._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=4096)
-def _fastest(device: str, name: str, half: bool, work: Work, paths: tuple[str, ...]) -> str:
+def _fastest(device: str, index: int | None, half: bool, work: Work, paths: tuple[str, ...]) -> str:
     candidates = [machine for machine in table() if machine.device == device]
     if not candidates:
         return "dense"
+    name = torch.cuda.get_device_name(index) if device == "cuda" else device
     # The same device and precision if possible, else the nearest there is.
     candidates.sort(key=lambda machine: (machine.name != name, (machine.dtype == "bfloat16") != half))
     return candidates[0].fastest(work, paths)
@@ -143,7 +144,11 @@ def _fastest(device: str, name: str, half: bool, work: Work, paths: tuple[str, .
 def table() -> list[Machine]:
     """The table in use: the one MSSP_DISPATCH_TABLE names, or the package's."""
     given = os.environ.get(VARIABLE)
-    return load(Path(given)) if given else loads((files("mssp.nn") / "dispatch_table.json").read_text("utf-8"), "")
+    if not given:
+        return loads((files("mssp.nn") / "dispatch_table.json").read_text("utf-8"), "")
+    if not Path(given).is_file():
+        raise ValueError(f"{VARIABLE} names {given}, which is no file: `mssp dispatch` writes one")
+    return load(Path(given))
 
 
 def load(path: Path) -> list[Machine]:

@@ -6,7 +6,8 @@ many of the experts are active, and the numerically right form in Regime II, whe
 ``grouped`` sorts the pairs of a token and an expert, and multiplies each expert's rows by its matrix. ``triton`` does
 the same with kernels that gather tokens on the fly, for small experts.
 
-None of them holds a tensor of M x tokens x width.
+None of them holds a tensor of M x tokens x width: where every expert is chosen, sorting would copy each token M times,
+and the sorting paths do what ``dense`` does.
 
 Shapes: T tokens, N width, M experts, K active, E expert width, F rows of w_in (E, or 2E for gated experts: first the
 gate, then the up projection), R = T*K pairs. Products of all paths are in the dtype of x; gates are float32 or wider.
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from mssp.nn import backend
 from mssp.nn.activations import activation
@@ -95,7 +97,9 @@ def mix_all(pre_TMF: Tensor, gates_TM: Tensor, weights: ExpertWeights, act: str)
 
 def grouped(x_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: ExpertWeights, act: str) -> Tensor:
     """Rows sorted by expert, one grouped product for each of the two layers."""
-    pairs, gate_R, chosen_TK = _sorted(gates_TK, chosen_TK, weights.experts)
+    if chosen_TK is None or weights.experts == chosen_TK.shape[1]:
+        return dense(x_TN, gates_TK, chosen_TK, weights, act)
+    pairs, gate_R = _sorted(gates_TK, chosen_TK, weights.experts)
     pre_RF = rows_times_matrices(spread(x_TN, pairs), weights.w_in, pairs.offsets, transposed=True)
     if weights.b_in is not None:
         pre_RF = pre_RF + weights.b_in[chosen_TK.flatten()[pairs.order]]
@@ -106,7 +110,9 @@ def grouped(x_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: E
 
 def triton(x_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: ExpertWeights, act: str) -> Tensor:
     """As ``grouped``, by kernels that read each row from its token."""
-    pairs, gate_R, chosen_TK = _sorted(gates_TK, chosen_TK, weights.experts)
+    if chosen_TK is None or weights.experts == chosen_TK.shape[1]:
+        return dense(x_TN, gates_TK, chosen_TK, weights, act)
+    pairs, gate_R = _sorted(gates_TK, chosen_TK, weights.experts)
     out_TN = sorted_experts(x_TN, gate_R, weights.w_in, weights.w_out, weights.b_in, pairs, act, weights.gated)
     return _plus_chosen_output_bias(out_TN, gates_TK, chosen_TK, weights)
 
@@ -138,18 +144,16 @@ def gated_hidden_units(pre_F: Tensor, gate: Tensor, act: str, gated: bool) -> Te
     """Hidden units times their expert's gate, in the dtype of the pre-activations, rounded once."""
     if backend.fused(pre_F):
         width = pre_F.shape[-1]
-        pre_RF = pre_F.reshape(-1, width).contiguous()
-        rows: Tensor = _GatedRows.apply(pre_RF, gate.flatten(), act, gated)  # type: ignore[no-untyped-call]
+        pre_RF, gate_R = pre_F.reshape(-1, width).contiguous(), gate.flatten().contiguous()
+        rows: Tensor = _GatedRows.apply(pre_RF, gate_R, act, gated)  # type: ignore[no-untyped-call]
         return rows.view(*pre_F.shape[:-1], rows.shape[-1])
     wide = torch.promote_types(pre_F.dtype, torch.float32)
     return (hidden_units(pre_F.to(wide), act, gated) * gate.unsqueeze(-1)).to(pre_F.dtype)
 
 
-def _sorted(gates_TK: Tensor, chosen_TK: Tensor | None, experts: int) -> tuple[Pairs, Tensor, Tensor]:
-    if chosen_TK is None:
-        chosen_TK = torch.arange(experts, device=gates_TK.device).expand(gates_TK.shape)
+def _sorted(gates_TK: Tensor, chosen_TK: Tensor, experts: int) -> tuple[Pairs, Tensor]:
     pairs = sort_by_expert(chosen_TK, experts)
-    return pairs, gates_TK.flatten().gather(0, pairs.order), chosen_TK
+    return pairs, gates_TK.flatten().gather(0, pairs.order)
 
 
 def _plus_output_bias(out_TN: Tensor, gates_TM: Tensor, weights: ExpertWeights) -> Tensor:
@@ -173,6 +177,7 @@ class _GatedRows(torch.autograd.Function):
         return hidden_RE
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_RE: Tensor) -> Any:
         grads = backend.kernels().gate_rows_backward(*ctx.saved_tensors, grad_RE.contiguous(), ctx.act, ctx.gated)
         return *grads, None, None

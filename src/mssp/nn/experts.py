@@ -14,7 +14,7 @@ from mssp.nn import backend
 from mssp.nn.activations import activation as check_activation
 from mssp.nn.dispatch import about, fastest
 from mssp.nn.expert_paths import PATHS, ExpertWeights
-from mssp.nn.router import Routing
+from mssp.nn.router import Routing, without_autocast
 from mssp.param_info import ParamInfo
 from mssp.shape import positive_int
 
@@ -41,28 +41,27 @@ def apply_experts(
     Args:
         x: tokens, [..., N].
         gates: weights of the chosen experts, [..., K]; an aggregation factor belongs into them.
-        chosen: numbers of the chosen experts, [..., K]; None where all are, in order.
+        chosen: numbers of the chosen experts, [..., K], different ones for one token; None where all are, in order.
         dispatch: ``auto`` takes the path that :mod:`mssp.nn.dispatch` expects to be the fastest.
         check_finite: raise where x or a gate is NaN or infinite. This waits for the device.
 
     Under autocast the products are in its dtype.
     """
     _check_shapes(x, gates, chosen, weights)
-    if check_finite:
-        for name, tensor in (("inputs", x), ("gates", gates)):
-            if not tensor.isfinite().all():
-                raise ValueError(f"the experts' {name} {tuple(tensor.shape)} hold NaN or infinity")
+    _check_numbers(x, gates, chosen, weights.experts, check_finite)
     check_activation(activation)
     device = x.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-    if not torch.is_autocast_enabled(device) and weights.w_in.dtype != dtype:
-        raise ValueError(f"inputs are {dtype} and expert weights {weights.w_in.dtype}: use one dtype, or autocast")
+    autocast = _autocasts(x)
+    dtype = torch.get_autocast_dtype(device) if autocast else x.dtype
+    for tensor in (weights.w_in, weights.w_out, weights.b_in, weights.b_out):
+        if not autocast and tensor is not None and tensor.dtype != dtype:
+            raise ValueError(f"inputs are {dtype} and expert weights {tensor.dtype}: use one dtype, or autocast")
     weights = weights.to(dtype)
     rows = x.reshape(-1, x.shape[-1]).to(dtype)
     gates = gates.reshape(-1, gates.shape[-1]).to(torch.promote_types(gates.dtype, torch.float32))
     chosen = None if chosen is None else chosen.reshape(gates.shape)
     path = chosen_path(rows, gates, weights, dispatch)
-    with torch.autocast(device, enabled=False):
+    with without_autocast(device):
         return PATHS[path](rows, gates, chosen, weights, activation).view(x.shape)
 
 
@@ -128,6 +127,13 @@ class Experts(nn.Module):
         return f"{M} x ({N} -> {E} -> {N}), {kind}, dispatch={self.dispatch}"
 
 
+def _autocasts(x: Tensor) -> bool:
+    """Autocast leaves float64 alone, and there are devices it does not know."""
+    device = x.device.type
+    known = x.dtype != torch.float64 and torch.amp.is_autocast_available(device)
+    return known and torch.is_autocast_enabled(device)
+
+
 def check_dispatch(dispatch: str) -> None:
     if dispatch not in DISPATCHES:
         raise ValueError(f"unknown dispatch {dispatch!r}: use one of {', '.join(DISPATCHES)}")
@@ -138,10 +144,12 @@ def chosen_path(rows: Tensor, gates: Tensor, weights: ExpertWeights, dispatch: s
     check_dispatch(dispatch)
     if dispatch == "triton":
         _check_triton(rows)
+    if torch._C._are_functorch_transforms_active():  # only dense is made of operations they know
+        if dispatch not in ("auto", "dense"):
+            raise ValueError(f"dispatch {dispatch!r} does not go with torch.func: use 'dense' or 'auto'")
+        return "dense"
     if dispatch != "auto":
         return dispatch
-    if torch._C._are_functorch_transforms_active():
-        return "dense"  # which is made of operations that can be batched
     paths: tuple[str, ...] = ("dense", "grouped")
     if backend.runs_triton(rows):
         paths = (*paths, "triton")
@@ -149,7 +157,8 @@ def chosen_path(rows: Tensor, gates: Tensor, weights: ExpertWeights, dispatch: s
         paths = (*paths, "loop")
     M, E, N = weights.w_out.shape
     half, tokens = rows.dtype.itemsize <= 2, about(len(rows))
-    return fastest(rows.device.type, half, tokens, N, M, gates.shape[1], E, weights.gated, paths)
+    where = (rows.device.type, rows.device.index)
+    return fastest(*where, half, tokens, N, M, gates.shape[1], E, weights.gated, paths)
 
 
 def _check_triton(rows: Tensor) -> None:
@@ -189,3 +198,17 @@ def _check_shapes(x: Tensor, gates: Tensor, chosen: Tensor | None, weights: Expe
         raise ValueError(f"gates {tuple(gates.shape)}{numbers} do not go with inputs {tuple(x.shape)}")
     if K > M or (chosen is None and K != M):
         raise ValueError(f"gates for {K} experts, but there are {M}")
+
+
+def _check_numbers(x: Tensor, gates: Tensor, chosen: Tensor | None, experts: int, check_finite: bool) -> None:
+    """What cannot be seen from shapes: on a GPU only when asked, since it waits for the device."""
+    if check_finite:
+        for name, tensor in (("inputs", x), ("gates", gates)):
+            if not tensor.isfinite().all():
+                raise ValueError(f"the experts' {name} {tuple(tensor.shape)} hold NaN or infinity")
+    seen = check_finite or (x.device.type == "cpu" and not torch.compiler.is_compiling())
+    if chosen is None or not seen or torch._C._are_functorch_transforms_active() or not chosen.numel():
+        return
+    lowest, highest = int(chosen.min()), int(chosen.max())
+    if lowest < 0 or highest >= experts:
+        raise ValueError(f"chosen experts are numbered {lowest} to {highest}, but there are {experts}, counted from 0")

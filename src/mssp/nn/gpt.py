@@ -8,6 +8,7 @@ Shapes: B batch, S sequence, N width, H heads, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from mssp.nn.activations import activation
 from mssp.nn.experts import check_dispatch
+from mssp.nn.factors import WithFactors
 from mssp.nn.moe import MoE
-from mssp.nn.router import Routing, check_active, check_gate
+from mssp.nn.router import Routing, check_active, check_gate, check_randomness
 from mssp.param_info import ParamInfo
 from mssp.shape import Shape, positive_int
 
@@ -39,7 +41,8 @@ class GPTConfig:
 
     Args:
         active: experts per token; None for all of them (soft routing).
-        moe_every: every n-th block has experts, the others a dense layer of ``feedforward`` times the width.
+        moe_every: every n-th block has experts, the others a plain dense layer of ``feedforward`` times the width.
+        gated: gated experts; with ``activation="silu"``, SwiGLU.
         head: the size of one attention head.
         tied: the readout is the embedding's transpose.
         noise, random_bias: randomness in the choice of experts (see :class:`mssp.nn.Router`).
@@ -80,7 +83,10 @@ class GPTConfig:
         if self.moe_every > self.depth:
             raise ValueError(f"no block would have experts: moe_every is {self.moe_every}, depth {self.depth}")
         activation(self.activation)
-        check_gate(self.gate)
+        check_gate(self.gate, self.inverse_temperature)
+        check_randomness(self.noise, self.random_bias)
+        if not 0 < self.rope_base < math.inf:
+            raise ValueError(f"rope_base must be a positive number, got {self.rope_base!r}")
         check_dispatch(self.dispatch)
 
     @property
@@ -152,8 +158,10 @@ class FeedForward(nn.Module):
         return {"w_in.weight": _MATRIX, "w_out.weight": _MATRIX}
 
 
-class Block(nn.Module):
+class Block(WithFactors):
     """Attention, then experts or a dense layer; both branches times ``residual``, 1/L until a plan sets it."""
+
+    FACTORS = ("residual",)
 
     def __init__(self, config: GPTConfig, experts: bool) -> None:
         super().__init__()
@@ -175,7 +183,7 @@ class Block(nn.Module):
         return {"attention_norm.weight": ParamInfo("norm"), "ffn_norm.weight": ParamInfo("norm")}
 
 
-class GPT(nn.Module):
+class GPT(WithFactors):
     """A GPT with MoE layers.
 
     >>> import mssp
@@ -189,8 +197,7 @@ class GPT(nn.Module):
     4.159
     """
 
-    cos: Tensor
-    sin: Tensor
+    FACTORS = ("tied_readout",)
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -200,35 +207,40 @@ class GPT(nn.Module):
         self.final_norm = nn.RMSNorm(config.width)
         self.readout = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         self.tied_readout = 1 / config.width  # a factor on the logits, until a plan sets it
-        cos, sin = rotations(config.context, config.head, config.rope_base)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> GPTOutput:
-        if tokens.dim() != 2 or tokens.is_floating_point() or tokens.shape[1] > self.config.context:
-            given = f"{str(tokens.dtype).removeprefix('torch.')} {tuple(tokens.shape)}"
-            raise ValueError(f"tokens are whole numbers [batch, at most {self.config.context}], got {given}")
         if targets is not None and targets.shape != tokens.shape:
             raise ValueError(f"targets {tuple(targets.shape)} do not go with tokens {tuple(tokens.shape)}")
+        x, routings = self._features(tokens)
+        logits = self._logits(x)
+        loss = None
+        if targets is not None:
+            wide = torch.promote_types(logits.dtype, torch.float32)
+            loss = F.cross_entropy(logits.flatten(0, 1).to(wide), targets.flatten())
+        return GPTOutput(logits, loss, routings)
+
+    def _features(self, tokens: Tensor) -> tuple[Tensor, tuple[Routing, ...]]:
+        if tokens.dim() != 2 or tokens.is_floating_point() or not 0 < tokens.shape[1] <= self.config.context:
+            given = f"{str(tokens.dtype).removeprefix('torch.')} {tuple(tokens.shape)}"
+            raise ValueError(f"tokens are whole numbers [batch, 1 to {self.config.context}], got {given}")
         x = self.embedding(tokens)
-        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
+        # Made anew each time, which costs nothing beside a block and cannot be rounded, lost or left on another device.
+        turns = rotations(tokens.shape[1], self.config.head, self.config.rope_base, x)
         routings = []
         for block in self.blocks:
             if self.config.checkpointing and torch.is_grad_enabled():
-                x, routing = checkpoint(block, x, cos, sin, use_reentrant=False)
+                x, routing = checkpoint(block, x, *turns, use_reentrant=False)
             else:
-                x, routing = block(x, cos, sin)
+                x, routing = block(x, *turns)
             if routing is not None:
                 routings.append(routing)
-        x = self.final_norm(x)
-        logits = self._tied_logits(x) if self.readout is None else self.readout(x)
-        loss = None
-        if targets is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-        return GPTOutput(logits, loss, tuple(routings))
+        return self.final_norm(x), tuple(routings)
 
-    def _tied_logits(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.embedding.weight) * self.tied_readout
+    def _logits(self, x: Tensor) -> Tensor:
+        if self.readout is None:
+            return F.linear(x, self.embedding.weight) * self.tied_readout
+        logits: Tensor = self.readout(x)
+        return logits
 
     @torch.no_grad()
     def generate(
@@ -240,23 +252,25 @@ class GPT(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """``length`` further tokens for each sequence; ``temperature=0`` takes the likeliest."""
-        if temperature < 0:
-            raise ValueError(f"temperature must not be negative, got {temperature}")
+        if not 0 <= temperature < math.inf:
+            raise ValueError(f"temperature must be 0 or a positive number, got {temperature}")
         if top_k is not None and positive_int("top_k", top_k) > self.config.vocabulary:
             raise ValueError(f"top_k is {top_k}, the vocabulary has {self.config.vocabulary} tokens")
-        was_training = self.training
+        training = [module for module in self.modules() if module.training]
         self.eval()  # no noise in the routing
         try:
-            for _ in range(length):
-                logits = self(tokens[:, -self.config.context :]).logits[:, -1].float()
+            for _ in range(positive_int("length", length)):
+                x, _ = self._features(tokens[:, -self.config.context :])
+                logits = self._logits(x[:, -1]).float()
                 tokens = torch.cat([tokens, _sampled(logits, temperature, top_k, generator)], dim=1)
         finally:
-            self.train(was_training)
+            for module in training:
+                module.training = True
         return tokens
 
     def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
         """What :func:`mssp.initialize` sets; blocks and MoE layers have theirs."""
-        if plan.target != self.config.shape.with_inputs(plan.target.inputs):
+        if plan.target.with_inputs(1) != self.config.shape.with_inputs(1):
             raise ValueError(f"the plan is for {plan.target}, the model is {self.config.shape}")
         return {"tied_readout": plan.multiplier("tied_readout")} if self.readout is None else {}
 
@@ -268,11 +282,12 @@ class GPT(nn.Module):
         return infos if self.readout is None else {**infos, "readout.weight": ParamInfo("readout", layout="out in")}
 
 
-def rotations(context: int, head: int, base: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [S, head / 2] by which pairs of coordinates are turned at each position."""
-    frequencies = base ** (-torch.arange(0, head, 2, dtype=torch.float64) / head)
-    angles = torch.outer(torch.arange(context, dtype=torch.float64), frequencies)
-    return angles.cos().float(), angles.sin().float()
+def rotations(length: int, head: int, base: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [S, head / 2] by which pairs of coordinates are turned at each position; at least float32."""
+    wide: dict[str, Any] = {"dtype": torch.promote_types(like.dtype, torch.float32), "device": like.device}
+    frequencies = base ** (-torch.arange(0, head, 2, **wide) / head)
+    angles = torch.outer(torch.arange(length, **wide), frequencies)
+    return angles.cos(), angles.sin()
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

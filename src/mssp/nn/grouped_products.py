@@ -85,4 +85,14 @@ def _gradients(ctx: Any, grad_RC: Tensor) -> tuple[Tensor | None, ...]:
     return grad_rows, grad_matrices, None, None
 
 
+def _keep_rows(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients_of_rows(ctx: Any, grad_MJC: Tensor) -> tuple[Tensor | None, ...]:
+    left_RJ, right_RC, offsets = ctx.saved_tensors
+    return _product(right_RC, grad_MJC, offsets, True), _product(left_RJ, grad_MJC, offsets, False), None
+
+
 _product.register_autograd(_gradients, setup_context=_keep)
+_matrices_gradient.register_autograd(_gradients_of_rows, setup_context=_keep_rows)

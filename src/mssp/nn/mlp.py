@@ -12,7 +12,7 @@ Shapes: R replicas, B batch, D inputs, N width, M experts, K active, E expert wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from mssp.nn.activations import activation
 from mssp.nn.expert_paths import ExpertWeights, all_pre_activations, gates_of_all, mix_all
-from mssp.nn.router import check_active, check_gate, route
+from mssp.nn.factors import WithFactors, default_aggregation, planned_aggregation
+from mssp.nn.router import check_active, check_gate, check_randomness, gate_kind, route, router_logits
 from mssp.param_info import ParamInfo
 from mssp.shape import Shape, positive_int
 
@@ -71,10 +72,12 @@ class MLPConfig:
             object.__setattr__(self, name, positive_int(name, getattr(self, name)))
         check_active(self.active, self.experts)
         activation(self.activation)
-        check_gate(self.gate)
-        for name, known in (("after_aggregation", AFTER_AGGREGATION), ("loss", LOSSES)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"unknown {name} {getattr(self, name)!r}: use one of {', '.join(known)}")
+        check_gate(self.gate, self.inverse_temperature)
+        check_randomness(self.noise)
+        check_loss(self.loss)
+        if self.after_aggregation not in AFTER_AGGREGATION:
+            known = ", ".join(AFTER_AGGREGATION)
+            raise ValueError(f"unknown after_aggregation {self.after_aggregation!r}: use one of {known}")
 
     @property
     def shape(self) -> Shape:
@@ -87,9 +90,8 @@ class MLPConfig:
         return self.active in (None, self.experts)
 
     @property
-    def sums_to_one(self) -> bool:
-        """Whether gates sum to one by themselves, so that no aggregation factor belongs there."""
-        return self.gate == "softmax" or self.normalise
+    def gate_kind(self) -> str:
+        return gate_kind(self.gate, self.normalise)
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,11 @@ class Multipliers:
 
     @classmethod
     def of(cls, plan: Plan, config: MLPConfig) -> Multipliers:
-        aggregation = plan.aggregation_mult if config.sums_to_one else plan.multiplier("aggregation")
-        return cls(aggregation, plan.multiplier("residual"))
+        return cls(planned_aggregation(config.gate_kind, plan), plan.multiplier("residual"))
 
     @classmethod
     def default(cls, config: MLPConfig) -> Multipliers:
-        return cls(1.0 if config.sums_to_one else 1 / config.shape.active, 1 / config.blocks)
+        return cls(default_aggregation(config.gate_kind, config.shape.active), 1 / config.blocks)
 
 
 def parameter_infos(config: MLPConfig) -> dict[str, ParamInfo]:
@@ -130,11 +131,16 @@ def parameter_shapes(config: MLPConfig) -> dict[str, tuple[int, ...]]:
 
 
 def forward(
-    parameters: Parameters, x: Tensor, config: MLPConfig, multipliers: Multipliers, noise: Tensor | None = None
+    parameters: Parameters,
+    x: Tensor,
+    config: MLPConfig,
+    multipliers: Multipliers,
+    noise: Sequence[Tensor] | None = None,
 ) -> Activations:
     """Every activation by name: [B, ...], or [R, B, ...] where the parameters have replicas.
 
-    ``x`` is [B, D], shared by all replicas, or [R, B, D]. Returned are ``embedding`` (before the activation),
+    ``x`` is [B, D], shared by all replicas, or [R, B, D]; ``noise`` in the choice of experts is one tensor per block,
+    [B, M] or [R, B, M]. Returned are ``embedding`` (before the activation),
     ``features`` (after it); for every block ``blocks.0.router`` (ψ), ``blocks.0.gates`` (φ, zero where
     not chosen), ``blocks.0.expert_in`` (before the activation, [B, M, E]), ``blocks.0.aggregate`` and
     ``blocks.0.output``; and ``readout`` (f).
@@ -144,8 +150,8 @@ def forward(
     h = acts["features"] = act(acts["embedding"])
     for block in range(config.blocks):
         name = f"blocks.{block}."
-        logits = h @ parameters[f"{name}router"].mT
-        gates = _gates(logits, config, noise)
+        logits = router_logits(h, parameters[f"{name}router"])
+        gates = _gates(logits, config, None if noise is None else noise[block])
         weights = ExpertWeights(parameters[f"{name}w_in"], parameters[f"{name}w_out"])
         pre = all_pre_activations(h, weights)
         aggregate = mix_all(pre, gates * multipliers.aggregation, weights, config.activation)
@@ -165,9 +171,17 @@ def forward(
 def loss(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
     """The mean loss of each replica: a scalar, or [R].
 
-    ``mse`` is half the squared error, summed over outputs, with targets of the outputs' shape or classes (one-hot).
+    Targets are classes, [B] or [R, B]; for ``mse``, half the squared error summed over outputs, also numbers of the
+    outputs' shape, with or without replicas. Classes are then one-hot.
     """
-    replicas = outputs.shape[:-2]
+    check_loss(kind)
+    replicas, expected = outputs.shape[:-2], outputs.shape
+    if not targets.is_floating_point():
+        expected = outputs.shape[:-1]
+    elif kind == "cross_entropy":
+        raise ValueError(f"cross_entropy takes classes, which are whole numbers, got {targets.dtype}")
+    if targets.shape not in (expected, expected[len(replicas) :]):
+        raise ValueError(f"targets {tuple(targets.shape)} do not go with outputs {tuple(outputs.shape)}")
     if kind == "cross_entropy":
         targets = targets.expand(outputs.shape[:-1])
         each = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
@@ -175,6 +189,11 @@ def loss(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
     if not targets.is_floating_point():
         targets = F.one_hot(targets, outputs.shape[-1]).to(outputs.dtype)
     return 0.5 * (outputs - targets).square().sum(-1).mean(-1)
+
+
+def check_loss(kind: str) -> None:
+    if kind not in LOSSES:
+        raise ValueError(f"unknown loss {kind!r}: use one of {', '.join(LOSSES)}")
 
 
 def _embedded(weight: Tensor, x: Tensor) -> Tensor:
@@ -187,7 +206,7 @@ def _embedded(weight: Tensor, x: Tensor) -> Tensor:
 
 def _gates(logits: Tensor, config: MLPConfig, noise: Tensor | None) -> Tensor:
     routing = route(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)),
+        logits,
         config.active,
         gate=config.gate,
         inverse_temperature=config.inverse_temperature,
@@ -199,11 +218,12 @@ def _gates(logits: Tensor, config: MLPConfig, noise: Tensor | None) -> Tensor:
 
 def _treated(aggregate: Tensor, how: str) -> Tensor:
     if how == "rmsnorm":
-        return F.rms_norm(aggregate, aggregate.shape[-1:])
+        # Aggregates vanish with width where this treatment is tried: an eps of the usual size would hide that.
+        return F.rms_norm(aggregate, aggregate.shape[-1:], eps=1e-12)
     return torch.sigmoid(aggregate) if how == "sigmoid" else aggregate
 
 
-class MLPMoE(nn.Module):
+class MLPMoE(WithFactors):
     """The MLP MoE as a module: the functions above with parameters of its own.
 
     >>> import mssp
@@ -214,6 +234,8 @@ class MLPMoE(nn.Module):
     >>> model(torch.randn(5, 12)).shape
     torch.Size([5, 3])
     """
+
+    FACTORS = ("aggregation", "residual")
 
     def __init__(self, config: MLPConfig) -> None:
         super().__init__()
@@ -235,7 +257,8 @@ class MLPMoE(nn.Module):
             raise ValueError(f"the model takes inputs [batch, {self.config.inputs}], got {tuple(x.shape)}")
         noise = None
         if self.config.noise and self.training and not self.config.soft:
-            noise = self.config.noise * torch.randn(len(x), self.config.experts, device=x.device)
+            shape = (self.config.blocks, len(x), self.config.experts)
+            noise = list(self.config.noise * torch.randn(shape, device=x.device))
         factors = Multipliers(self.aggregation, self.residual)
         return forward(dict(self.named_parameters()), x, self.config, factors, noise)
 
@@ -254,7 +277,7 @@ class MLPMoE(nn.Module):
 
     @property
     def gate_kind(self) -> str:
-        return "renormalised" if self.config.normalise else self.config.gate
+        return self.config.gate_kind
 
     @property
     def random_routing(self) -> bool:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mssp.nn.experts import Experts
+from mssp.nn.factors import WithFactors, default_aggregation, planned_aggregation
 from mssp.nn.router import Router, Routing
 
 if TYPE_CHECKING:
     from mssp.planning import Plan
 
 
-class MoE(nn.Module):
+class MoE(WithFactors):
     """aggregation · Σ over the chosen experts of gate · expert(x)
 
     >>> import torch
@@ -28,9 +29,11 @@ class MoE(nn.Module):
         router: further settings of :class:`Router`.
         experts_: further settings of :class:`Experts`.
 
-    ``aggregation`` is 1/K until :func:`mssp.initialize` sets what the plan says. With a softmax or renormalised gate,
-    which sums to one by itself, no factor belongs there: it is 1.
+    ``aggregation`` is part of the state dict. It is 1/K until :func:`mssp.initialize` sets what the plan says; for softmax
+    and renormalised gates, which are shares of one, it is 1.
     """
+
+    FACTORS = ("aggregation",)
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class MoE(nn.Module):
         super().__init__()
         self.router = Router(width, experts, active, **(router or {}))
         self.experts = Experts(width, expert_width, experts, **experts_)
-        self.aggregation = 1.0 if self._sums_to_one else 1 / self.router.active
+        self.aggregation = default_aggregation(self.router.gate_kind, self.router.active)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Routing]:
         routing = self.router(x)
@@ -55,9 +58,4 @@ class MoE(nn.Module):
         """What :func:`mssp.initialize` sets."""
         if plan.target.active != self.router.active:  # which no parameter's shape would show
             raise ValueError(f"the plan is for {plan.target.active} active experts, a layer has {self.router.active}")
-        factor = plan.aggregation_mult if self._sums_to_one else plan.multiplier("aggregation")
-        return {"aggregation": factor}
-
-    @property
-    def _sums_to_one(self) -> bool:
-        return self.router.gate_kind != "sigmoid"
+        return {"aggregation": planned_aggregation(self.router.gate_kind, plan)}

@@ -10,6 +10,7 @@ Shapes: T tokens (any leading axes), N width, M experts, K active.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,8 +33,8 @@ class RouterStatistics:
     Args:
         loads: the share of all pairs that went to each expert; sums to 1.
         entropy: of the scores as a distribution over experts, in nats, mean over tokens; log M is uniform.
-        highest, lowest: the paper's router concentration: a token's largest and smallest score in relation to uniform
-            routing, where 0.5 is uniform; means over tokens.
+        highest, lowest: the paper's router concentration: a token's largest and smallest score, means over tokens. A
+            sigmoid's score as it is, a softmax's times M/2: 0.5 where logits are zero.
     """
 
     loads: Tensor
@@ -51,6 +52,7 @@ class Routing:
         scores: φ of every expert, [..., M].
         gates: the weight of each chosen expert, [..., K].
         chosen: the numbers of the chosen experts, [..., K]; None where all are, in order.
+        probabilities: the scores as a distribution over experts, [..., M].
         gate: the kind of gate, ``sigmoid`` or ``softmax``.
     """
 
@@ -58,6 +60,7 @@ class Routing:
     scores: Tensor
     gates: Tensor
     chosen: Tensor | None
+    probabilities: Tensor
     gate: str
 
     @property
@@ -70,33 +73,45 @@ class Routing:
             return self.logits.new_full((self.experts,), 1 / self.experts)
         # Marks summed per expert, not bincount: it neither waits for a device nor adds by atomics.
         marks = torch.zeros_like(self.logits).scatter(-1, self.chosen, 1 / self.chosen.shape[-1])
-        return marks.flatten(0, -2).mean(0)
-
-    def probabilities(self) -> Tensor:
-        """The scores as a distribution over experts, [..., M]."""
-        return self.scores if self.gate == "softmax" else self.scores / self.scores.sum(-1, keepdim=True)
+        return _mean_over_tokens(marks)
 
     def load_balancing_loss(self) -> Tensor:
         """The auxiliary loss of the Switch Transformer, M Σ_m load_m · mean probability_m: 1 where routing is uniform.
 
         Loads are counts and carry no gradient. With soft routing they are all equal, and the loss is the constant 1.
         """
-        return self.experts * (self.loads() * self.probabilities().flatten(0, -2).mean(0)).sum()
+        return self.experts * (self.loads() * _mean_over_tokens(self.probabilities)).sum()
 
     def z_loss(self) -> Tensor:
         """The router z-loss of ST-MoE: the mean squared log-sum-exp of the logits, which keeps them small."""
-        return self.logits.logsumexp(-1).square().mean()
+        return _mean_over_tokens(self.logits.logsumexp(-1, keepdim=True).square()).squeeze(0)
 
     @torch.no_grad()
     def statistics(self) -> RouterStatistics:
-        probabilities = self.probabilities()
         relative = self.scores if self.gate == "sigmoid" else self.scores * (self.experts / 2)
-        return RouterStatistics(
-            loads=self.loads(),
-            entropy=torch.special.entr(probabilities).sum(-1).mean(),
-            highest=relative.amax(-1).mean(),
-            lowest=relative.amin(-1).mean(),
+        each = torch.stack(
+            [torch.special.entr(self.probabilities).sum(-1), relative.amax(-1), relative.amin(-1)], dim=-1
         )
+        return RouterStatistics(self.loads(), *_mean_over_tokens(each))
+
+
+def _mean_over_tokens(x: Tensor) -> Tensor:
+    """Over all axes but the last; 0 where there are no tokens, as on a rank whose shard is empty."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows.sum(0) / max(rows.shape[0], 1)
+
+
+def router_logits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """ψ = Q x (+ bias) in float32 or wider, under autocast too; x [..., T, N] and Q [..., M, N] may have replicas."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    with without_autocast(x.device.type):
+        logits: Tensor = x.to(wide) @ weight.to(wide).mT
+        return logits if bias is None else logits + bias.to(wide)
+
+
+def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
+    known = torch.amp.is_autocast_available(device)  # not on the meta device
+    return torch.autocast(device, enabled=False) if known else contextlib.nullcontext()
 
 
 def route(
@@ -121,14 +136,15 @@ def route(
         check_finite: raise where a logit is NaN or infinite. This waits for the device.
     """
     experts = logits.shape[-1]
-    check_gate(gate)
+    check_gate(gate, inverse_temperature)
     active = check_active(active, experts)
     if check_finite and not logits.isfinite().all():
         raise ValueError(f"router logits {tuple(logits.shape)} hold NaN or infinity: look at the router's input")
-    if gate == "sigmoid":
-        scores = torch.sigmoid(inverse_temperature * logits)
-    else:
-        scores = torch.softmax(inverse_temperature * logits, -1)
+    sharpened = inverse_temperature * logits
+    scores = torch.sigmoid(sharpened) if gate == "sigmoid" else torch.softmax(sharpened, -1)
+    # Ratios of scores by their logarithms: sigmoids far below zero would give 0 / 0.
+    log_scores = F.logsigmoid(sharpened) if gate == "sigmoid" else sharpened
+    probabilities = torch.softmax(log_scores, -1)
     chosen = None
     gates = scores
     if active < experts:
@@ -137,8 +153,8 @@ def route(
         chosen = preference.topk(active, dim=-1).indices
         gates = scores.gather(-1, chosen)
     if normalise:
-        gates = gates / gates.sum(-1, keepdim=True)
-    return Routing(logits, scores, gates, chosen, gate)
+        gates = probabilities if chosen is None else torch.softmax(log_scores.gather(-1, chosen), -1)
+    return Routing(logits, scores, gates, chosen, probabilities, gate)
 
 
 class Router(nn.Module):
@@ -156,7 +172,7 @@ class Router(nn.Module):
         noise: the standard deviation of noise on the choice, fresh for every token while training. A router that
             starts at zero gives every expert the same logit, and needs noise or ``random_bias`` to choose between them.
         random_bias: the standard deviation of a fixed random preference for experts, in the choice only.
-        seed: of the random bias.
+            :func:`mssp.initialize` draws it, like the weights, by its seed and the router's name.
         check_finite: raise where a logit is NaN or infinite. This waits for the device.
     """
 
@@ -174,45 +190,43 @@ class Router(nn.Module):
         bias: bool = False,
         noise: float = 0.0,
         random_bias: float = 0.0,
-        seed: int = 0,
         check_finite: bool = False,
     ) -> None:
         super().__init__()
         width, experts = positive_int("width", width), positive_int("experts", experts)
-        check_gate(gate)
-        for name, number in (("noise", noise), ("random_bias", random_bias)):
-            if not 0 <= number < math.inf:
-                raise ValueError(f"{name} must be 0 or a positive number, got {number!r}")
-        if not 0 < inverse_temperature < math.inf:
-            raise ValueError(f"inverse_temperature must be a positive number, got {inverse_temperature!r}")
+        check_gate(gate, inverse_temperature)
+        check_randomness(noise, random_bias)
         self.active = check_active(active, experts)
         self.gate, self.inverse_temperature, self.normalise = gate, inverse_temperature, normalise
-        self.noise, self.check_finite = noise, check_finite
+        self.noise, self.random_bias_std, self.check_finite = noise, random_bias, check_finite
         self.weight = nn.Parameter(torch.empty(experts, width))
         self.bias = nn.Parameter(torch.zeros(experts)) if bias else None
         # Kept with the weights, so that a reloaded model routes as before.
-        preference = torch.from_numpy(normals(seed, "random router bias", 0, experts)).float() * random_bias
-        self.register_buffer("random_bias", preference if random_bias else None)
+        self.register_buffer("random_bias", torch.empty(experts) if random_bias else None)
         nn.init.normal_(self.weight, std=1 / width)
+        self.draw(0, "")
 
     def forward(self, x: Tensor) -> Routing:
         experts, width = self.weight.shape
         if x.shape[-1:] != (width,):
             raise ValueError(f"the router takes inputs of width {width}, got {tuple(x.shape)}")
-        wide = torch.promote_types(x.dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
-            bias = None if self.bias is None else self.bias.to(wide)
-            logits = F.linear(x.to(wide), self.weight.to(wide), bias)
-            noise = None if self.active == experts else self._preference(logits)
+        logits = router_logits(x, self.weight, self.bias)
+        with without_autocast(x.device.type):
             return route(
                 logits,
                 self.active,
                 gate=self.gate,
                 inverse_temperature=self.inverse_temperature,
                 normalise=self.normalise,
-                noise=noise,
+                noise=None if self.active == experts else self._preference(logits),
                 check_finite=self.check_finite,
             )
+
+    def draw(self, seed: int, name: str) -> None:
+        """The random bias that belongs to a seed and a name."""
+        if self.random_bias is not None and not self.random_bias.is_meta:
+            numbers = torch.from_numpy(normals(seed, f"{name}.random_bias", 0, len(self.random_bias)))
+            self.random_bias.copy_(numbers * self.random_bias_std)
 
     def _preference(self, logits: Tensor) -> Tensor | None:
         noise = self.noise * torch.randn_like(logits) if self.noise and self.training else None
@@ -229,7 +243,7 @@ class Router(nn.Module):
     @property
     def gate_kind(self) -> str:
         """As :func:`mssp.initialize` names gates."""
-        return "renormalised" if self.normalise else self.gate
+        return gate_kind(self.gate, self.normalise)
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
         infos = {"weight": ParamInfo("router", layout="out in")}
@@ -240,9 +254,22 @@ class Router(nn.Module):
         return f"{width} -> {experts}, active={self.active}, gate={self.gate_kind}"
 
 
-def check_gate(gate: str) -> None:
+def gate_kind(gate: str, normalise: bool) -> str:
+    """``sigmoid``, ``softmax`` or ``renormalised``, as :func:`mssp.initialize` names gates."""
+    return "renormalised" if normalise else gate
+
+
+def check_gate(gate: str, inverse_temperature: float) -> None:
     if gate not in GATES:
         raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(GATES)}")
+    if not 0 < inverse_temperature < math.inf:
+        raise ValueError(f"inverse_temperature must be a positive number, got {inverse_temperature!r}")
+
+
+def check_randomness(noise: float, random_bias: float = 0.0) -> None:
+    for name, number in (("noise", noise), ("random_bias", random_bias)):
+        if not 0 <= number < math.inf:
+            raise ValueError(f"{name} must be 0 or a positive number, got {number!r}")
 
 
 def check_active(active: int | None, experts: int) -> int:

@@ -26,8 +26,9 @@ def sorted_experts(
     gated: bool,
 ) -> Tensor:
     """[T, N]: the sum over each token's pairs of gate times expert output, without output biases."""
+    bias = None if b_in is None else b_in.contiguous()
     outputs: tuple[Tensor, ...] = _forward(
-        x_TN.contiguous(), gate_R, w_in, w_out, b_in, pairs.token, pairs.position, pairs.offsets, act, gated
+        x_TN.contiguous(), gate_R, w_in, w_out, bias, pairs.token, pairs.position, pairs.offsets, act, gated
     )
     return outputs[0]
 
@@ -67,19 +68,22 @@ def _backward(
     hidden_RE: Tensor,
     act: str,
     gated: bool,
+    wants_x: bool,
+    wants_w_in: bool,
+    wants_w_out: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients by x, gate, w_in, w_out and the pre-activations."""
+    """Gradients by x, gate, w_in, w_out and the pre-activations; empty where not wanted."""
     kernels, rows = backend.kernels(), token.shape[0]
     grad_hidden_RE = kernels.rows_times_matrices(grad_TN, w_out.mT, offsets, rows=rows, from_row=token)
     grad_pre_RF, grad_gate_R = kernels.gate_rows_backward(pre_RF, gate_R, grad_hidden_RE, act, gated)
-    grad_rows_RN = kernels.rows_times_matrices(grad_pre_RF, w_in, offsets, rows=rows)
-    return (
-        kernels.collect_rows(grad_rows_RN, position),
-        grad_gate_R,
-        kernels.matrices_gradient(grad_pre_RF, x_TN, token, offsets),
-        kernels.matrices_gradient(hidden_RE, grad_TN, token, offsets),
-        grad_pre_RF,
-    )
+    grad_x, grad_w_in, grad_w_out = (x_TN.new_empty(0) for _ in range(3))
+    if wants_x:
+        grad_x = kernels.collect_rows(kernels.rows_times_matrices(grad_pre_RF, w_in, offsets, rows=rows), position)
+    if wants_w_in:
+        grad_w_in = kernels.matrices_gradient(grad_pre_RF, x_TN, token, offsets)
+    if wants_w_out:
+        grad_w_out = kernels.matrices_gradient(hidden_RE, grad_TN, token, offsets)
+    return grad_x, grad_gate_R, grad_w_in, grad_w_out, grad_pre_RF
 
 
 @_forward.register_fake
@@ -92,10 +96,13 @@ def _forward_shapes(
 
 @_backward.register_fake
 def _backward_shapes(
-    grad_TN: Tensor, x_TN: Tensor, gate_R: Tensor, w_in: Tensor, w_out: Tensor, token: Tensor, *_: Any
+    grad_TN: Tensor, x_TN: Tensor, gate_R: Tensor, w_in: Tensor, w_out: Tensor, token: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
-    grads = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (x_TN, gate_R, w_in, w_out)]
-    return (*grads, x_TN.new_empty(token.shape[0], w_in.shape[1]))
+    grad_x, grad_w_in, grad_w_out = (
+        x_TN.new_empty(tensor.shape if wanted else 0)
+        for tensor, wanted in zip((x_TN, w_in, w_out), rest[-3:], strict=True)
+    )
+    return grad_x, torch.empty_like(gate_R), grad_w_in, grad_w_out, x_TN.new_empty(token.shape[0], w_in.shape[1])
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -109,7 +116,12 @@ def _gradients(ctx: Any, grad_TN: Tensor | None, *_: Any) -> tuple[Tensor | None
     if grad_TN is None:
         return (None,) * 10
     offsets = ctx.saved_tensors[6]
-    *grads, grad_pre_RF = _backward(grad_TN.contiguous(), *ctx.saved_tensors, ctx.act, ctx.gated)
+    wants_x, _, *wants_weights = ctx.needs_input_grad[:4]
+    grad_x, grad_gate_R, grad_w_in, grad_w_out, grad_pre_RF = _backward(
+        grad_TN.contiguous(), *ctx.saved_tensors, ctx.act, ctx.gated, wants_x, *wants_weights
+    )
+    wanted = zip(ctx.needs_input_grad, (grad_x, grad_gate_R, grad_w_in, grad_w_out), strict=False)
+    grads = [grad if wants else None for wants, grad in wanted]
     grad_b_in = None
     if ctx.biased:
         wide = torch.promote_types(grad_pre_RF.dtype, torch.float32)
