@@ -29,8 +29,8 @@ class MoE(WithFactors):
         router: further settings of :class:`Router`.
         experts_: further settings of :class:`Experts`.
 
-    ``aggregation`` is part of the state dict. It is 1/K until :func:`mssp.initialize` sets what the plan says; for softmax
-    and renormalised gates, which are shares of one, it is 1.
+    ``aggregation`` is part of the state dict. It is 1/K until :func:`mssp.initialize` sets what the plan says; for
+    softmax and renormalised gates, which are shares of one, it is 1.
     """
 
     FACTORS = ("aggregation",)
