@@ -7,6 +7,7 @@ import datetime
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -200,12 +201,14 @@ def device_name(device: torch.device) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's profiler writes to the standard error by itself; nothing of ours does meanwhile."""
+    """Torch's profiler warns, and writes to the standard error by itself; nothing of ours does meanwhile."""
     kept = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)
