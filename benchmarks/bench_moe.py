@@ -22,10 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mssp.nn.dispatch import Work
+from mssp.nn.activations import activation
+from mssp.nn.dispatch import Work, device_name
 from mssp.nn.expert_paths import PATHS, ExpertWeights
 from mssp.nn.experts import apply_experts, chosen_path
-from mssp.nn.path_timing import Problem, Step, device_name, matrix_rate, milliseconds, peak_bytes
+from mssp.nn.path_timing import Problem, Step, matrix_rate, milliseconds, peak_bytes
 
 ON_GPU = [
     Work(8192, 1024, 128, 64, 32),
@@ -46,7 +47,7 @@ ON_CPU = [
 def every_expert(x: Tensor, gates: Tensor, chosen: Tensor, weights: ExpertWeights, act: str) -> Tensor:
     """All experts on all tokens, then a weighted sum of their outputs: [M, tokens, width] is held."""
     all_gates = torch.zeros(len(x), weights.experts, device=x.device).scatter(1, chosen, gates)
-    outputs = torch.bmm(F.gelu(torch.matmul(x, weights.w_in.mT)), weights.w_out)
+    outputs = torch.bmm(activation(act)(torch.matmul(x, weights.w_in.mT)), weights.w_out)
     return (all_gates.T.unsqueeze(-1) * outputs).sum(0).to(x.dtype)
 
 

@@ -55,7 +55,7 @@ def test_imports_point_one_way(path: Path) -> None:
 # The same, inside mssp.nn.
 ORDER_OF_NN = [
     "activations", "backend", "triton_kernels", "pairs", "grouped_products", "sorted_experts", "expert_paths",
-    "dispatch", "path_timing", "router", "experts", "factors", "moe", "mlp", "gpt",
+    "dispatch", "path_timing", "router", "experts", "multipliers", "moe", "mlp", "gpt",
 ]  # fmt: skip
 
 

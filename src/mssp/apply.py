@@ -62,7 +62,7 @@ class Routes(Protocol):
 class Draws(Protocol):
     """A module with random numbers beside its parameters, drawn by the seed and its own name."""
 
-    def draw(self, seed: int, name: str) -> None: ...
+    def draw_for_plan(self, seed: int, name: str) -> None: ...
 
 
 def initialize(
@@ -106,7 +106,7 @@ def initialize(
         clean = name_cleaner(model)
         for name, module in model.named_modules():
             if isinstance(module, Draws):
-                module.draw(seed, clean(name))
+                module.draw_for_plan(seed, clean(name))
     for module, name, factor in multipliers:
         setattr(module, name, factor)
 
@@ -158,8 +158,9 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
         raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
     for module, name, factor in _multipliers(model, plan):
         if not _equal(getattr(module, name), factor):
-            kind = type(module).__name__
-            raise ValueError(f"{kind}.{name} is {getattr(module, name)}, the plan says {factor}")
+            where = next((path for path, each in model.named_modules() if each is module), "")
+            full = f"{name_cleaner(model)(where)}.{name}" if where else name
+            raise ValueError(f"{full} is {getattr(module, name)}, the plan says {factor}")
     check_schedule(optimizer, plan)
 
 
@@ -251,7 +252,7 @@ def _check_routing(
     target = plan.target
     if routers and plan.roles["router"].zero and target.active < target.experts and not random_routing:
         how = (
-            "construct it with noise or random_bias"
+            "construct it with noise"
             if known
             else ("add routing noise, or a random router bias once initialized, and pass random_routing=True")
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,18 +31,18 @@ def test_operations_by_hand() -> None:
 
 def test_the_fastest_is_predicted_from_the_nearest_shapes() -> None:
     assert MACHINE.predicted(SPARSE, "grouped") == pytest.approx(2.0, rel=0.01)
-    assert MACHINE.fastest(SPARSE, ["dense", "grouped"]) == "grouped"
-    assert MACHINE.fastest(DENSE, ["dense", "grouped"]) == "dense"
-    assert MACHINE.fastest(Work(1024, 256, 64, 2, 64), ["dense", "grouped"]) == "grouped"
+    assert MACHINE.best(SPARSE, ["dense", "grouped"]) == "grouped"
+    assert MACHINE.best(DENSE, ["dense", "grouped"]) == "dense"
+    assert MACHINE.best(Work(1024, 256, 64, 2, 64), ["dense", "grouped"]) == "grouped"
     # Twice the tokens, twice the operations at the same slowness.
     assert MACHINE.predicted(Work(1024, 256, 64, 2, 64), "grouped") == pytest.approx(4.0, rel=0.05)
     assert MACHINE.predicted(SPARSE, "triton") == math.inf
 
 
 def test_regrets_leave_out_the_shape_itself() -> None:
-    # Known from the other one only: the sparse shape would run dense at 16 times its best; the dense one grouped at 2.
     near = Timing(Work(512, 256, 64, 4, 64), {"dense": 32.0, "grouped": 4.0})
     assert Machine("cpu", "cpu", "float32", "", [*MACHINE.timings, near]).regrets()[0] == 0.0
+    # From the other shape alone, the sparse one would run dense, at 16 times its best.
     slow = Timing(DENSE, {"dense": 1.0, "grouped": 1000.0})
     wrong = Timing(SPARSE, {"dense": 32.0, "grouped": 2.0})
     assert Machine("cpu", "cpu", "float32", "", [slow, wrong]).regrets() == [0.0, 15.0]
@@ -70,20 +71,22 @@ def test_the_package_knows_a_gpu_and_a_cpu() -> None:
     ],
 )
 def test_the_benchmark_shapes_take_their_fastest_path(work: Work, path: str) -> None:
+    """As they are, and as the sizes that stand for them, compiled and not."""
     h200 = next(machine for machine in dispatch.table() if machine.dtype == "bfloat16")
-    assert h200.fastest(work, ["dense", "grouped", "triton"]) == path
+    for tokens in (8192, dispatch.about(8192), dispatch.about(8192, step=16)):
+        assert h200.best(replace(work, tokens=tokens), ["dense", "grouped", "triton"]) == path
 
 
 def test_another_table_is_read_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inverted = Timing(SPARSE, {"dense": 1.0, "grouped": 1000.0, "loop": 1000.0})
     save(tmp_path / "table.json", [Machine("cpu", "cpu", "float32", "", [inverted])])
     monkeypatch.setenv(dispatch.VARIABLE, str(tmp_path / "table.json"))
-    for cached in (dispatch.table, dispatch._fastest):
+    for cached in (dispatch.table, dispatch._looked_up):
         cached.cache_clear()
     sizes = ("cpu", None, False, 512, 256, 64, 2, 64, False, ("dense", "grouped", "loop"))
     assert dispatch.fastest(*sizes) == "dense"
     monkeypatch.delenv(dispatch.VARIABLE)
-    for cached in (dispatch.table, dispatch._fastest):
+    for cached in (dispatch.table, dispatch._looked_up):
         cached.cache_clear()
     assert dispatch.fastest(*sizes) == "grouped"
 
@@ -97,6 +100,17 @@ def test_a_missing_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_device_gets_the_path_that_runs_everywhere() -> None:
     assert dispatch.fastest("mps", None, False, 512, 256, 64, 2, 64, False, ("dense", "grouped", "loop")) == "dense"
+
+
+def test_sizes_that_share_an_answer() -> None:
+    assert [dispatch.about(tokens) for tokens in (1, 2, 3, 4, 8192)] == [1, 1, 3, 3, 5793]
+    assert [dispatch.about(tokens, step=16) for tokens in (1, 16, 17, 256, 257, 8192)] == [4, 4, 64, 64, 1024, 16384]
+
+
+def test_a_table_of_impossible_times_is_refused() -> None:
+    broken = dumps([MACHINE]).replace("64.0", "0.0")
+    with pytest.raises(ValueError, match="a time that is not positive"):
+        loads(broken, "")
 
 
 def test_saving_keeps_other_devices(tmp_path: Path) -> None:
@@ -150,7 +164,7 @@ def test_times_are_medians_by_name() -> None:
 
 def test_command_names_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["dispatch", str(tmp_path / "t.json"), "--device", "tpu"]) == 2
-    assert "no device 'tpu' here: use one of cpu" in capsys.readouterr().err
+    assert "invalid choice 'tpu'" in capsys.readouterr().err
     assert main(["dispatch", str(tmp_path / "no" / "t.json")]) == 2
     assert "no such folder" in capsys.readouterr().err
     foreign = tmp_path / "foreign.json"

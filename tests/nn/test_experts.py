@@ -78,6 +78,15 @@ def test_compiles_without_breaks(dispatch: str) -> None:
     assert counter.frame_count <= 2  # once for the first size, once for any
 
 
+@pytest.mark.slow
+def test_auto_compiles_for_batches_of_every_size() -> None:
+    """The compiler gives up after eight graphs."""
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(MoE(N, E, M, K).to(DEVICE), fullgraph=True, backend="aot_eager")
+    for power in range(1, 15):
+        compiled(torch.randn(2**power + 1, N, device=DEVICE))
+
+
 def test_experts_of_many_models_under_vmap() -> None:
     models = [MoE(N, E, M, K) for _ in range(3)]
     parameters, _ = torch.func.stack_module_state(models)
@@ -112,7 +121,7 @@ def test_autocast_leaves_float64_alone() -> None:
 
 
 def test_roles_are_known_without_patterns() -> None:
-    moe = MoE(N, E, M, K, gated=True, bias=True, router={"bias": True})
+    moe = MoE(N, E, M, K, gated=True, bias=True, router_bias=True)
     infos = {info.name: info for info in mssp.describe(moe)}
     assert {name: info.role for name, info in infos.items()} == {
         "router.weight": "router",
@@ -145,6 +154,8 @@ NAN = torch.full((T, N), math.nan)
         (call(x=torch.ones(T + 1, N)), r"gates \(10, 2\), chosen experts \(10, 2\) do not go with inputs \(11, 16\)"),
         (call(chosen=routed()[1] + 3), "chosen experts are numbered 3 to 6, but there are 4, counted from 0"),
         (call(chosen=routed()[1] - 1), "chosen experts are numbered -1 to 2, but there are 4, counted from 0"),
+        (call(chosen=routed()[1].float()), "chosen experts are whole numbers, got torch.float32"),
+        (call(gates=torch.ones(T, 0), chosen=torch.zeros(T, 0).long()), r"gates \(10, 0\) hold no expert for a token"),
         (call(chosen=None), "gates for 2 experts, but there are 4"),
         (
             call(gates=torch.ones(T, 5), chosen=torch.ones(T, 5, dtype=torch.long)),

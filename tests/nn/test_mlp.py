@@ -126,6 +126,25 @@ def test_losses_by_hand() -> None:
     assert mlp.loss(torch.stack([outputs, outputs]), targets, "mse").tolist() == pytest.approx([half, half])
 
 
+def test_losses_are_summed_in_float32() -> None:
+    outputs = torch.full((3, 1000), 1.0, dtype=torch.bfloat16)
+    assert mlp.loss(outputs, torch.zeros(3, 1000), "mse").item() == 500.0
+    assert mlp.loss(outputs, torch.tensor([0, 1, 2]), "cross_entropy").dtype == torch.float32
+
+
+def test_fresh_weights_are_of_the_size_of_their_inputs() -> None:
+    net = MLPMoE(MLPConfig(inputs=50, outputs=9, width=64, expert_width=8, experts=64))
+    assert net.get_parameter("blocks.0.w_out").std().item() == pytest.approx(8**-0.5, rel=0.05)
+    assert net.get_parameter("blocks.0.w_in").std().item() == pytest.approx(64**-0.5, rel=0.05)
+    assert net.get_parameter("embedding").std().item() == pytest.approx(50**-0.5, rel=0.1)
+
+
+def test_a_factor_that_is_not_used_is_not_checked() -> None:
+    config = replace(CONFIG, blocks=3)
+    net, plan = MLPMoE(config), mssp.plan(config.shape, regime="III", lr=0.1, scheme="mup")
+    mssp.verify(net, torch.optim.AdamW(mssp.param_groups(net, plan)), plan)
+
+
 def test_the_shape_of_a_config() -> None:
     assert replace(CONFIG, experts=16).shape.active == 16
     assert CONFIG.shape == mssp.Shape(width=8, expert_width=4, experts=4, active=4, depth=1, inputs=6)
@@ -242,7 +261,7 @@ def test_targets_that_do_not_fit_are_refused(
         ({"gate": "relu"}, "unknown gate 'relu'"),
         ({"activation": "swish"}, "unknown activation 'swish'"),
         ({"after_aggregation": "layernorm"}, "unknown after_aggregation 'layernorm': use one of nothing, rmsnorm"),
-        ({"noise": -1.0}, "noise must be 0 or a positive number"),
+        ({"noise": -1.0}, "noise must be a number of at least 0"),
         ({"inverse_temperature": 0.0}, "inverse_temperature must be a positive number"),
         ({"loss": "hinge"}, "unknown loss 'hinge': use one of cross_entropy, mse"),
     ],

@@ -35,7 +35,7 @@ def test_the_plan_sets_the_aggregation() -> None:
 
 
 def test_gates_that_sum_to_one_take_only_what_was_tuned() -> None:
-    moe = layer(router={"gate": "softmax"})
+    moe = layer(gate="softmax")
     assert moe.aggregation == 1.0
     mssp.initialize(moe, plan(scheme="mup", aggregation_mult=4.0))
     assert moe.aggregation == 4.0
@@ -60,20 +60,20 @@ def test_the_output_is_the_weighted_sum_of_experts() -> None:
 
 @pytest.mark.filterwarnings("ignore::mssp.PlanWarning")
 def test_a_zero_router_with_top_k_needs_randomness() -> None:
-    with pytest.raises(ValueError, match="ties every expert: construct it with noise or random_bias; or plan with"):
+    with pytest.raises(ValueError, match="ties every expert: construct it with noise; or plan with"):
         mssp.initialize(layer(TOP_2), plan(TOP_2, regime="I"))
-    mssp.initialize(layer(TOP_2, router={"noise": 0.1}), plan(TOP_2, regime="I"))
-    mssp.initialize(layer(TOP_2, router={"random_bias": 0.1}), plan(TOP_2, regime="I"))
-    mixed = nn.ModuleList([layer(TOP_2, router={"noise": 0.1}), layer(TOP_2)])
+    mssp.initialize(layer(TOP_2, noise=0.1), plan(TOP_2, regime="I"))
+    mssp.initialize(layer(TOP_2, random_bias=0.1), plan(TOP_2, regime="I"))
+    mixed = nn.ModuleList([layer(TOP_2, noise=0.1), layer(TOP_2)])
     with pytest.raises(ValueError, match="ties every expert"):
         mssp.initialize(mixed, plan(TOP_2, regime="I"))
 
 
 def test_summing_gates_with_tied_experts_are_warned_about() -> None:
     with pytest.warns(PlanWarning, match="a softmax gate gives the router no gradient until they differ"):
-        mssp.initialize(layer(router={"gate": "softmax"}), plan(regime="III"))
+        mssp.initialize(layer(gate="softmax"), plan(regime="III"))
     with pytest.warns(PlanWarning, match="a renormalised gate gives the router no gradient"):
-        mssp.initialize(layer(router={"normalise": True}), plan(regime="III"))
+        mssp.initialize(layer(normalise=True), plan(regime="III"))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -104,7 +104,7 @@ def test_verify_compares_multipliers() -> None:
     optimizer = torch.optim.AdamW(mssp.param_groups(moe, made))
     mssp.verify(moe, optimizer, made)
     moe.aggregation = 1.0
-    with pytest.raises(ValueError, match=r"MoE.aggregation is 1.0, the plan says 0.125"):
+    with pytest.raises(ValueError, match=r"^aggregation is 1.0, the plan says 0.125"):
         mssp.verify(moe, optimizer, made)
 
 
@@ -115,3 +115,28 @@ def test_a_layer_inside_a_model_of_ones_own() -> None:
     mssp.initialize(model, made, embedding)
     assert model[1].aggregation == 0.25
     assert len(mssp.param_groups(model, made, embedding)) == 4
+
+
+def test_a_module_with_a_method_of_that_name_is_left_alone() -> None:
+    class Plotter(nn.Module):
+        def draw(self, path: str) -> None:
+            raise AssertionError
+
+    model = nn.ModuleList([layer(), Plotter()])
+    mssp.initialize(model, plan())
+
+
+def test_verify_names_the_layer() -> None:
+    second = layer()
+    model, made = nn.ModuleList([layer(), second]), plan()
+    mssp.initialize(model, made)
+    second.aggregation = 0.9
+    with pytest.raises(ValueError, match=r"^1.aggregation is 0.9, the plan says 0.125"):
+        mssp.verify(model, torch.optim.AdamW(mssp.param_groups(model, made)), made)
+
+
+def test_a_state_of_another_kind_is_refused() -> None:
+    state = layer().state_dict()
+    state["_extra_state"] = torch.ones(2)
+    with pytest.raises(ValueError, match=r"the state of a MoE holds aggregation, got \(2,\) numbers"):
+        layer().load_state_dict(state)

@@ -131,6 +131,7 @@ def test_routing_is_in_float32_under_autocast_and_with_half_inputs() -> None:
     assert routing.logits.dtype == routing.gates.dtype == torch.float32
     torch.testing.assert_close(routing.logits, router(x).logits, rtol=0, atol=0)
     assert router.bfloat16()(x.bfloat16()).gates.dtype == torch.float32
+    assert route(torch.zeros(2, 4, dtype=torch.bfloat16)).gates.dtype == torch.float32
     assert router.double()(x.double()).gates.dtype == torch.float64
 
 
@@ -149,7 +150,7 @@ def test_noise_breaks_ties_while_training_only() -> None:
 
 def test_random_bias_chooses_experts_and_is_saved() -> None:
     first, second = (Router(width=4, experts=8, active=2, random_bias=0.1) for _ in range(2))
-    second.draw(1, "layer")
+    second.draw_for_plan(1, "layer")
     assert first.random_bias is not None
     assert second.random_bias is not None
     assert first.random_bias.std() == pytest.approx(0.1, rel=0.6)
@@ -193,9 +194,10 @@ def test_one_token_without_axes_and_no_token_at_all() -> None:
         (lambda: route(LOGITS, gate="tanh"), "unknown gate 'tanh': use one of sigmoid, softmax"),
         (lambda: route(LOGITS, active=4), "active = 4 of 3 experts: a token cannot go to more experts than there are"),
         (lambda: route(LOGITS, active=0), "active must be a positive whole number, got 0"),
+        (lambda: route(torch.tensor(1.0)), "logits are one number per expert, got a single number"),
         (lambda: Router(8, 4, 8), "active = 8 of 4 experts"),
         (lambda: Router(8, 4, gate="top"), "unknown gate 'top'"),
-        (lambda: Router(8, 4, noise=-1.0), "noise must be 0 or a positive number, got -1.0"),
+        (lambda: Router(8, 4, noise=-1.0), "noise must be a number of at least 0, got -1.0"),
         (lambda: route(LOGITS, inverse_temperature=-1.0), "inverse_temperature must be a positive number, got -1.0"),
         (lambda: Router(8, 4, inverse_temperature=0.0), "inverse_temperature must be a positive number, got 0.0"),
         (lambda: Router(8, 4)(torch.ones(2, 9)), r"the router takes inputs of width 8, got \(2, 9\)"),

@@ -6,7 +6,7 @@ import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -20,8 +20,8 @@ class DispatchCommand:
 
     table: Annotated[Path, tyro.conf.Positional]
     """The file to write; what it says of other devices stays."""
-    device: str | None = None
-    """cuda or cpu; the GPU if there is one."""
+    device: Literal["cpu", "cuda"] | None = None
+    """the GPU if there is one"""
 
     def run(self) -> int:
         import torch
@@ -30,9 +30,8 @@ class DispatchCommand:
         from mssp.nn.path_timing import measure_device
 
         kind = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
-            there = "cpu, cuda" if torch.cuda.is_available() else "cpu"
-            raise ValueError(f"no device {kind!r} here: use one of {there}")
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise ValueError("no CUDA device here: use --device cpu")
         if not self.table.parent.is_dir():
             raise ValueError(f"{self.table.parent}: no such folder")
         if self.table.exists():

@@ -26,6 +26,16 @@ def runs_triton(x: Tensor) -> bool:
     return HAS_TRITON and x.is_cuda and x.dtype != torch.float64
 
 
+def readable(x: Tensor) -> bool:
+    """Whether numbers can be looked at for free: a GPU would be waited for, and transforms have none to show."""
+    return (
+        x.device.type == "cpu"
+        and x.numel() > 0
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
 def kernels() -> Any:
     """:mod:`mssp.nn.triton_kernels`, imported when first needed: Triton is not everywhere, and slow to import."""
     return import_module("mssp.nn.triton_kernels")

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -39,7 +39,9 @@ class Work:
     def operations(self, path: str) -> float:
         """Of the products, forward and backward; ``dense`` runs every expert on every token."""
         pairs = self.tokens * (self.experts if path == "dense" else self.active)
-        return 4.0 * pairs * self.width * self.expert_width * (3 if not self.gated else 4.5)
+        matrices = 3 if self.gated else 2
+        # Each matrix is used once forward and twice backward, a multiplication and an addition each time.
+        return 2.0 * 3 * matrices * pairs * self.width * self.expert_width
 
     def coordinates(self) -> tuple[float, ...]:
         sizes = (
@@ -84,18 +86,15 @@ class Machine:
         mean = sum(w * s for w, s in zip(weights, slowness, strict=True)) / sum(weights)
         return math.exp(mean) * work.operations(path)
 
-    def fastest(self, work: Work, paths: Collection[str]) -> str:
+    def best(self, work: Work, paths: Collection[str]) -> str:
         return min(paths, key=lambda path: self.predicted(work, path))
-
-    def without(self, timing: Timing) -> Machine:
-        others = [other for other in self.timings if other is not timing]
-        return Machine(self.device, self.name, self.dtype, self.measured, others)
 
     def regrets(self) -> list[float]:
         """For every shape, how much slower than the best its path would be if it had not been measured itself."""
         regrets = []
         for timing in self.timings:
-            chosen = self.without(timing).fastest(timing.work, list(timing.ms))
+            others = [other for other in self.timings if other is not timing]
+            chosen = replace(self, timings=others).best(timing.work, list(timing.ms))
             regrets.append(timing.ms[chosen] / min(timing.ms.values()) - 1)
         return regrets
 
@@ -112,17 +111,11 @@ def fastest(
     gated: bool,
     paths: tuple[str, ...],
 ) -> str:
-    """The path expected to be the fastest, among those that can be taken."""
-    return _fastest(device, index, half, Work(tokens, width, experts, active, expert_width, gated), paths)
+    """The path expected to be the fastest, among those that can be taken.
 
-
-def about(tokens: int) -> int:
-    """The next power of two: batches of similar size share an answer, and a compiled model with batches of any size
-    is compiled once for each."""
-    size = 1
-    while size < tokens:
-        size *= 2
-    return size
+    Plain numbers in, a name out: a constant to the compiler.
+    """
+    return _looked_up(device, index, half, Work(tokens, width, experts, active, expert_width, gated), paths)
 
 
 # What torch.compiler.assume_constant_result sets, without importing the compiler for those who do not compile.
@@ -130,14 +123,29 @@ fastest._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=4096)
-def _fastest(device: str, index: int | None, half: bool, work: Work, paths: tuple[str, ...]) -> str:
+def _looked_up(device: str, index: int | None, half: bool, work: Work, paths: tuple[str, ...]) -> str:
     candidates = [machine for machine in table() if machine.device == device]
     if not candidates:
         return "dense"
-    name = torch.cuda.get_device_name(index) if device == "cuda" else device
+    name = device_name(torch.device(device) if index is None else torch.device(device, index))
     # The same device and precision if possible, else the nearest there is.
     candidates.sort(key=lambda machine: (machine.name != name, (machine.dtype == "bfloat16") != half))
-    return candidates[0].fastest(work, paths)
+    return candidates[0].best(work, paths)
+
+
+def about(tokens: int, step: int = 2) -> int:
+    """A size that stands for all of similar size: between two powers of ``step``, their geometric mean.
+
+    Batches then share answers. The compiler makes a graph for every one and gives up after eight: it takes large steps.
+    """
+    size = step
+    while size < tokens:
+        size *= step
+    return int(size / math.sqrt(step) + 0.5)
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 @cache
@@ -197,4 +205,6 @@ def _machine(entry: dict[str, Any]) -> Machine:
         Timing(Work(*row[:sizes]), dict(zip(entry["paths"], map(float, row[sizes:]), strict=True)))
         for row in entry["timings"]
     ]
+    if any(ms <= 0 for timing in timings for ms in timing.ms.values()):
+        raise ValueError("a time that is not positive")
     return Machine(entry["device"], entry["name"], entry["dtype"], entry["measured"], timings)

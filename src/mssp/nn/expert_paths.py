@@ -6,8 +6,9 @@ many of the experts are active, and the numerically right form in Regime II, whe
 ``grouped`` sorts the pairs of a token and an expert, and multiplies each expert's rows by its matrix. ``triton`` does
 the same with kernels that gather tokens on the fly, for small experts.
 
-None of them holds a tensor of M x tokens x width: where every expert is chosen, sorting would copy each token M times,
-and the sorting paths do what ``dense`` does.
+None of them holds the outputs of all experts, M x tokens x width. ``dense`` holds hidden units, M x tokens x E, and
+``grouped`` and ``triton`` rows, K x tokens x width; where every expert is chosen they do what ``dense`` does. ``dense``
+multiplies experts that were not chosen by zero, so that one whose hidden units overflow reaches the output as NaN.
 
 Shapes: T tokens, N width, M experts, K active, E expert width, F rows of w_in (E, or 2E for gated experts: first the
 gate, then the up projection), R = T*K pairs. Products of all paths are in the dtype of x; gates are float32 or wider.
@@ -84,15 +85,14 @@ def all_pre_activations(x_TN: Tensor, weights: ExpertWeights) -> Tensor:
     pre: Tensor = x_TN @ w_in.flatten(-3, -2).mT
     if weights.b_in is not None:
         pre = pre + weights.b_in.flatten(-2).unsqueeze(-2)
-    M, F = w_in.shape[-3:-1]
-    return pre.view(*pre.shape[:-1], M, F)
+    return pre.view(*pre.shape[:-1], *w_in.shape[-3:-1])
 
 
 def mix_all(pre_TMF: Tensor, gates_TM: Tensor, weights: ExpertWeights, act: str) -> Tensor:
     """[..., T, N]: the sum over all experts, the gate folded into their hidden units."""
     hidden_TME = gated_hidden_units(pre_TMF, gates_TM, act, weights.gated)
     out_TN: Tensor = hidden_TME.flatten(-2) @ weights.w_out.flatten(-3, -2)
-    return _plus_output_bias(out_TN, gates_TM, weights)
+    return _plus_output_bias(out_TN, gates_TM, None, weights)
 
 
 def grouped(x_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: ExpertWeights, act: str) -> Tensor:
@@ -105,7 +105,7 @@ def grouped(x_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: E
         pre_RF = pre_RF + weights.b_in[chosen_TK.flatten()[pairs.order]]
     hidden_RE = gated_hidden_units(pre_RF, gate_R, act, weights.gated)
     out_TN = collect(rows_times_matrices(hidden_RE, weights.w_out, pairs.offsets), pairs)
-    return _plus_chosen_output_bias(out_TN, gates_TK, chosen_TK, weights)
+    return _plus_output_bias(out_TN, gates_TK, chosen_TK, weights)
 
 
 def triton(x_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: ExpertWeights, act: str) -> Tensor:
@@ -114,7 +114,7 @@ def triton(x_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: Ex
         return dense(x_TN, gates_TK, chosen_TK, weights, act)
     pairs, gate_R = _sorted(gates_TK, chosen_TK, weights.experts)
     out_TN = sorted_experts(x_TN, gate_R, weights.w_in, weights.w_out, weights.b_in, pairs, act, weights.gated)
-    return _plus_chosen_output_bias(out_TN, gates_TK, chosen_TK, weights)
+    return _plus_output_bias(out_TN, gates_TK, chosen_TK, weights)
 
 
 PATHS: dict[str, Callable[[Tensor, Tensor, Tensor | None, ExpertWeights, str], Tensor]] = {
@@ -123,6 +123,13 @@ PATHS: dict[str, Callable[[Tensor, Tensor, Tensor | None, ExpertWeights, str], T
     "grouped": grouped,
     "triton": triton,
 }
+
+
+def possible_paths(device: str, dtype: torch.dtype) -> tuple[str, ...]:
+    """The paths worth choosing between on a device; the loop waits for a GPU at every expert."""
+    if device != "cuda":
+        return ("dense", "grouped", "loop")
+    return ("dense", "grouped", "triton") if backend.HAS_TRITON and dtype != torch.float64 else ("dense", "grouped")
 
 
 def gates_of_all(gates_TK: Tensor, chosen_TK: Tensor | None, experts: int) -> Tensor:
@@ -156,16 +163,11 @@ def _sorted(gates_TK: Tensor, chosen_TK: Tensor, experts: int) -> tuple[Pairs, T
     return pairs, gates_TK.flatten().gather(0, pairs.order)
 
 
-def _plus_output_bias(out_TN: Tensor, gates_TM: Tensor, weights: ExpertWeights) -> Tensor:
+def _plus_output_bias(out_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: ExpertWeights) -> Tensor:
     if weights.b_out is None:
         return out_TN
+    gates_TM = gates_of_all(gates_TK, chosen_TK, weights.experts)
     return out_TN + gates_TM.to(out_TN.dtype) @ weights.b_out
-
-
-def _plus_chosen_output_bias(out_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor, weights: ExpertWeights) -> Tensor:
-    if weights.b_out is None:
-        return out_TN
-    return _plus_output_bias(out_TN, gates_of_all(gates_TK, chosen_TK, weights.experts), weights)
 
 
 class _GatedRows(torch.autograd.Function):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mssp.nn import backend
 from mssp.nn.activations import activation as check_activation
 from mssp.nn.dispatch import about, fastest
-from mssp.nn.expert_paths import PATHS, ExpertWeights
+from mssp.nn.expert_paths import PATHS, ExpertWeights, possible_paths
 from mssp.nn.router import Routing, without_autocast
 from mssp.param_info import ParamInfo
 from mssp.shape import positive_int
@@ -148,13 +148,12 @@ def chosen_path(rows: Tensor, gates: Tensor, weights: ExpertWeights, dispatch: s
         return "dense"
     if dispatch != "auto":
         return dispatch
-    paths: tuple[str, ...] = ("dense", "grouped")
-    if backend.runs_triton(rows):
-        paths = (*paths, "triton")
-    if not rows.is_cuda and not torch.compiler.is_compiling():
-        paths = (*paths, "loop")
+    compiling = torch.compiler.is_compiling()
+    paths = possible_paths(rows.device.type, rows.dtype)
+    if compiling:
+        paths = tuple(path for path in paths if path != "loop")
     M, E, N = weights.w_out.shape
-    half, tokens = rows.dtype.itemsize <= 2, about(len(rows))
+    half, tokens = rows.dtype.itemsize <= 2, about(len(rows), step=16 if compiling else 2)
     where = (rows.device.type, rows.device.index)
     return fastest(*where, half, tokens, N, M, gates.shape[1], E, weights.gated, paths)
 
@@ -190,6 +189,10 @@ def _check_shapes(x: Tensor, gates: Tensor, chosen: Tensor | None, weights: Expe
             raise ValueError(f"{name} is {tuple(bias.shape)}, expected {wanted}")
     if x.shape[-1:] != (N,):
         raise ValueError(f"the experts take inputs of width {N}, got {tuple(x.shape)}")
+    if not gates.dim() or not gates.shape[-1]:
+        raise ValueError(f"gates {tuple(gates.shape)} hold no expert for a token")
+    if chosen is not None and (chosen.is_floating_point() or chosen.dtype == torch.bool):
+        raise ValueError(f"chosen experts are whole numbers, got {chosen.dtype}")
     K = gates.shape[-1]
     if gates.shape[:-1] != x.shape[:-1] or (chosen is not None and chosen.shape != gates.shape):
         numbers = "" if chosen is None else f", chosen experts {tuple(chosen.shape)}"
@@ -204,8 +207,7 @@ def _check_numbers(x: Tensor, gates: Tensor, chosen: Tensor | None, experts: int
         for name, tensor in (("inputs", x), ("gates", gates)):
             if not tensor.isfinite().all():
                 raise ValueError(f"the experts' {name} {tuple(tensor.shape)} hold NaN or infinity")
-    seen = check_finite or (x.device.type == "cpu" and not torch.compiler.is_compiling())
-    if chosen is None or not seen or torch._C._are_functorch_transforms_active() or not chosen.numel():
+    if chosen is None or not (backend.readable(chosen) or (check_finite and chosen.numel())):
         return
     lowest, highest = int(chosen.min()), int(chosen.max())
     if lowest < 0 or highest >= experts:

@@ -8,7 +8,6 @@ Shapes: B batch, S sequence, N width, H heads, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from mssp.nn import backend
 from mssp.nn.activations import activation
 from mssp.nn.experts import check_dispatch
-from mssp.nn.factors import WithFactors
 from mssp.nn.moe import MoE
+from mssp.nn.multipliers import WithMultipliers
 from mssp.nn.router import Routing, check_active, check_gate, check_randomness
 from mssp.param_info import ParamInfo
+from mssp.settings import positive, positive_or_zero
 from mssp.shape import Shape, positive_int
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class GPTConfig:
         sizes = "width expert_width experts depth vocabulary context moe_every head feedforward"
         for name in sizes.split():
             object.__setattr__(self, name, positive_int(name, getattr(self, name)))
-        check_active(self.active, self.experts)
+        if self.active is not None:
+            object.__setattr__(self, "active", check_active(self.active, self.experts))
         if self.width % self.head:
             raise ValueError(f"width {self.width} is not a whole number of heads of size {self.head}")
         if self.head % 2:
@@ -85,8 +87,7 @@ class GPTConfig:
         activation(self.activation)
         check_gate(self.gate, self.inverse_temperature)
         check_randomness(self.noise, self.random_bias)
-        if not 0 < self.rope_base < math.inf:
-            raise ValueError(f"rope_base must be a positive number, got {self.rope_base!r}")
+        positive("rope_base", self.rope_base)
         check_dispatch(self.dispatch)
 
     @property
@@ -126,7 +127,9 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = nn.RMSNorm(self.head), nn.RMSNorm(self.head)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (-1, self.head)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+        B, S, N = x.shape
+        heads = (B, S, N // self.head, self.head)
+        q, k, v = (part.view(heads).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
         # In the gains' precision: under autocast, queries and keys are normalised and turned in float32.
         wide = self.q_norm.weight.dtype
         q, k = rotated(self.q_norm(q.to(wide)), cos, sin), rotated(self.k_norm(k.to(wide)), cos, sin)
@@ -158,10 +161,10 @@ class FeedForward(nn.Module):
         return {"w_in.weight": _MATRIX, "w_out.weight": _MATRIX}
 
 
-class Block(WithFactors):
+class Block(WithMultipliers):
     """Attention, then experts or a dense layer; both branches times ``residual``, 1/L until a plan sets it."""
 
-    FACTORS = ("residual",)
+    MULTIPLIERS = ("residual",)
 
     def __init__(self, config: GPTConfig, experts: bool) -> None:
         super().__init__()
@@ -183,7 +186,7 @@ class Block(WithFactors):
         return {"attention_norm.weight": ParamInfo("norm"), "ffn_norm.weight": ParamInfo("norm")}
 
 
-class GPT(WithFactors):
+class GPT(WithMultipliers):
     """A GPT with MoE layers.
 
     >>> import mssp
@@ -197,7 +200,7 @@ class GPT(WithFactors):
     4.159
     """
 
-    FACTORS = ("tied_readout",)
+    MULTIPLIERS = ("tied_readout",)
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -211,6 +214,8 @@ class GPT(WithFactors):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> GPTOutput:
         if targets is not None and targets.shape != tokens.shape:
             raise ValueError(f"targets {tuple(targets.shape)} do not go with tokens {tuple(tokens.shape)}")
+        if targets is not None and targets.dtype != torch.int64:
+            raise ValueError(f"targets are int64, got {targets.dtype}")
         x, routings = self._features(tokens)
         logits = self._logits(x)
         loss = None
@@ -220,9 +225,16 @@ class GPT(WithFactors):
         return GPTOutput(logits, loss, routings)
 
     def _features(self, tokens: Tensor) -> tuple[Tensor, tuple[Routing, ...]]:
-        if tokens.dim() != 2 or tokens.is_floating_point() or not 0 < tokens.shape[1] <= self.config.context:
+        whole = tokens.dtype in (torch.int32, torch.int64)
+        if tokens.dim() != 2 or not whole or not 0 < tokens.shape[1] <= self.config.context:
             given = f"{str(tokens.dtype).removeprefix('torch.')} {tuple(tokens.shape)}"
             raise ValueError(f"tokens are whole numbers [batch, 1 to {self.config.context}], got {given}")
+        if backend.readable(tokens):
+            lowest, highest = int(tokens.min()), int(tokens.max())
+            if lowest < 0 or highest >= self.config.vocabulary:
+                raise ValueError(
+                    f"tokens {lowest} to {highest} are not all in the vocabulary of {self.config.vocabulary}"
+                )
         x = self.embedding(tokens)
         # Made anew each time, which costs nothing beside a block and cannot be rounded, lost or left on another device.
         turns = rotations(tokens.shape[1], self.config.head, self.config.rope_base, x)
@@ -252,15 +264,14 @@ class GPT(WithFactors):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """``length`` further tokens for each sequence; ``temperature=0`` takes the likeliest."""
-        if not 0 <= temperature < math.inf:
-            raise ValueError(f"temperature must be 0 or a positive number, got {temperature}")
+        positive_or_zero("temperature", temperature)
         if top_k is not None and positive_int("top_k", top_k) > self.config.vocabulary:
             raise ValueError(f"top_k is {top_k}, the vocabulary has {self.config.vocabulary} tokens")
         training = [module for module in self.modules() if module.training]
         self.eval()  # no noise in the routing
         try:
             for _ in range(positive_int("length", length)):
-                x, _ = self._features(tokens[:, -self.config.context :])
+                x, _ = self._features(tokens[..., -self.config.context :])
                 logits = self._logits(x[:, -1]).float()
                 tokens = torch.cat([tokens, _sampled(logits, temperature, top_k, generator)], dim=1)
         finally:
@@ -297,19 +308,16 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _moe(config: GPTConfig) -> MoE:
-    router: dict[str, Any] = {
-        "gate": config.gate,
-        "inverse_temperature": config.inverse_temperature,
-        "normalise": config.normalise,
-        "noise": config.noise,
-        "random_bias": config.random_bias,
-    }
     return MoE(
         config.width,
         config.expert_width,
         config.experts,
         config.active,
-        router=router,
+        gate=config.gate,
+        inverse_temperature=config.inverse_temperature,
+        normalise=config.normalise,
+        noise=config.noise,
+        random_bias=config.random_bias,
         activation=config.activation,
         gated=config.gated,
         dispatch=config.dispatch,
@@ -322,4 +330,5 @@ def _sampled(logits: Tensor, temperature: float, top_k: int | None, generator: t
     if top_k is not None:
         smallest = logits.topk(top_k).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
-    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+    below = logits - logits.amax(-1, keepdim=True)  # of which none overflows, however low the temperature
+    return torch.multinomial((below / temperature).softmax(-1), 1, generator=generator)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mssp.nn.activations import activation
 from mssp.nn.expert_paths import ExpertWeights, all_pre_activations, gates_of_all, mix_all
-from mssp.nn.factors import WithFactors, default_aggregation, planned_aggregation
+from mssp.nn.multipliers import WithMultipliers, default_aggregation, planned_aggregation
 from mssp.nn.router import check_active, check_gate, check_randomness, gate_kind, route, router_logits
 from mssp.param_info import ParamInfo
 from mssp.shape import Shape, positive_int
@@ -70,7 +70,8 @@ class MLPConfig:
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs", "width", "expert_width", "experts", "blocks"):
             object.__setattr__(self, name, positive_int(name, getattr(self, name)))
-        check_active(self.active, self.experts)
+        if self.active is not None:
+            object.__setattr__(self, "active", check_active(self.active, self.experts))
         activation(self.activation)
         check_gate(self.gate, self.inverse_temperature)
         check_randomness(self.noise)
@@ -107,27 +108,30 @@ class Multipliers:
 
     @classmethod
     def default(cls, config: MLPConfig) -> Multipliers:
-        return cls(default_aggregation(config.gate_kind, config.shape.active), 1 / config.blocks)
+        return cls(default_aggregation(config.gate_kind, config.shape.active), 1 / config.shape.depth)
 
 
 def parameter_infos(config: MLPConfig) -> dict[str, ParamInfo]:
     """What each parameter is, by name."""
-    infos = {"embedding": ParamInfo("embedding", layout="out in")}
-    for block in range(config.blocks):
-        infos[f"blocks.{block}.router"] = ParamInfo("router", layout="out in")
-        infos[f"blocks.{block}.w_in"] = ParamInfo("expert_in", layout="out in", expert_axis=0)
-        infos[f"blocks.{block}.w_out"] = ParamInfo("expert_out", layout="in out", expert_axis=0)
-    return {**infos, "readout": ParamInfo("readout", layout="out in")}
+    return {name: info for name, (_, info) in _parameters(config).items()}
 
 
 def parameter_shapes(config: MLPConfig) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter, without replicas."""
+    return {name: shape for name, (shape, _) in _parameters(config).items()}
+
+
+def _parameters(config: MLPConfig) -> dict[str, tuple[tuple[int, ...], ParamInfo]]:
     N, E, M = config.width, config.expert_width, config.experts
-    of_block = {"router": (M, N), "w_in": (M, E, N), "w_out": (M, E, N)}
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (N, config.inputs)}
-    for block in range(config.blocks):
-        shapes |= {f"blocks.{block}.{name}": shape for name, shape in of_block.items()}
-    return {**shapes, "readout": (config.outputs, N)}
+    of_block = {
+        "router": ((M, N), ParamInfo("router", layout="out in")),
+        "w_in": ((M, E, N), ParamInfo("expert_in", layout="out in", expert_axis=0)),
+        "w_out": ((M, E, N), ParamInfo("expert_out", layout="in out", expert_axis=0)),
+    }
+    blocks = {f"blocks.{block}.{name}": what for block in range(config.blocks) for name, what in of_block.items()}
+    embedding = ((N, config.inputs), ParamInfo("embedding", layout="out in"))
+    readout = ((config.outputs, N), ParamInfo("readout", layout="out in"))
+    return {"embedding": embedding, **blocks, "readout": readout}
 
 
 def forward(
@@ -140,11 +144,16 @@ def forward(
     """Every activation by name: [B, ...], or [R, B, ...] where the parameters have replicas.
 
     ``x`` is [B, D], shared by all replicas, or [R, B, D]; ``noise`` in the choice of experts is one tensor per block,
-    [B, M] or [R, B, M]. Returned are ``embedding`` (before the activation),
-    ``features`` (after it); for every block ``blocks.0.router`` (ψ), ``blocks.0.gates`` (φ, zero where
-    not chosen), ``blocks.0.expert_in`` (before the activation, [B, M, E]), ``blocks.0.aggregate`` and
-    ``blocks.0.output``; and ``readout`` (f).
+    [B, M] or [R, B, M].
+
+    Returned are ``embedding`` (before the activation) and ``features`` (after it); for every block ``blocks.0.router``
+    (ψ), ``blocks.0.gates`` (φ, zero where not chosen), ``blocks.0.expert_in`` (before the activation, [B, M, E]),
+    ``blocks.0.aggregate`` and ``blocks.0.output``; and ``readout`` (f).
     """
+    if x.dim() not in (2, 3) or x.shape[-1] != config.inputs:
+        raise ValueError(
+            f"inputs are [batch, {config.inputs}] or [replicas, batch, {config.inputs}], got {tuple(x.shape)}"
+        )
     act = activation(config.activation)
     acts = {"embedding": _embedded(parameters["embedding"], x)}
     h = acts["features"] = act(acts["embedding"])
@@ -182,6 +191,7 @@ def loss(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
         raise ValueError(f"cross_entropy takes classes, which are whole numbers, got {targets.dtype}")
     if targets.shape not in (expected, expected[len(replicas) :]):
         raise ValueError(f"targets {tuple(targets.shape)} do not go with outputs {tuple(outputs.shape)}")
+    outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
     if kind == "cross_entropy":
         targets = targets.expand(outputs.shape[:-1])
         each = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
@@ -223,7 +233,7 @@ def _treated(aggregate: Tensor, how: str) -> Tensor:
     return torch.sigmoid(aggregate) if how == "sigmoid" else aggregate
 
 
-class MLPMoE(WithFactors):
+class MLPMoE(WithMultipliers):
     """The MLP MoE as a module: the functions above with parameters of its own.
 
     >>> import mssp
@@ -235,7 +245,7 @@ class MLPMoE(WithFactors):
     torch.Size([5, 3])
     """
 
-    FACTORS = ("aggregation", "residual")
+    MULTIPLIERS = ("aggregation", "residual")
 
     def __init__(self, config: MLPConfig) -> None:
         super().__init__()
@@ -249,7 +259,8 @@ class MLPMoE(WithFactors):
                 if part not in owner._modules:
                     owner.add_module(part, nn.Module())
                 owner = owner.get_submodule(part)
-            owner.register_parameter(leaf, nn.Parameter(torch.randn(shape) * shape[-1] ** -0.5))
+            fan_in = parameter_infos(config)[name].fitted(name, shape, tied_as="").fan_in or 1
+            owner.register_parameter(leaf, nn.Parameter(torch.randn(shape) * fan_in**-0.5))
 
     def activations(self, x: Tensor) -> Activations:
         """Every activation by name (see :func:`forward`)."""
@@ -273,7 +284,8 @@ class MLPMoE(WithFactors):
         if plan.target.with_inputs(self.config.inputs) != self.config.shape:
             raise ValueError(f"the plan is for {plan.target}, the model is {self.config.shape}")
         factors = Multipliers.of(plan, self.config)
-        return {"aggregation": factors.aggregation, "residual": factors.residual}
+        residual = {"residual": factors.residual} if self.config.residual else {}
+        return {"aggregation": factors.aggregation, **residual}
 
     @property
     def gate_kind(self) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from mssp.nn.experts import Experts
-from mssp.nn.factors import WithFactors, default_aggregation, planned_aggregation
+from mssp.nn.multipliers import WithMultipliers, default_aggregation, planned_aggregation
 from mssp.nn.router import Router, Routing
 
 if TYPE_CHECKING:
     from mssp.planning import Plan
 
 
-class MoE(WithFactors):
+class MoE(WithMultipliers):
     """aggregation · Σ over the chosen experts of gate · expert(x)
 
     >>> import torch
@@ -26,14 +26,15 @@ class MoE(WithFactors):
 
     Args:
         active: experts per token; None for all of them (soft routing).
-        router: further settings of :class:`Router`.
-        experts_: further settings of :class:`Experts`.
+        gate, inverse_temperature, normalise, router_bias, noise, random_bias: of the :class:`Router`.
+        activation, gated, bias, dispatch: of the :class:`Experts`.
+        check_finite: raise where an input or a logit is NaN or infinite. This waits for the device.
 
     ``aggregation`` is part of the state dict. It is 1/K until :func:`mssp.initialize` sets what the plan says; for
     softmax and renormalised gates, which are shares of one, it is 1.
     """
 
-    FACTORS = ("aggregation",)
+    MULTIPLIERS = ("aggregation",)
 
     def __init__(
         self,
@@ -42,12 +43,41 @@ class MoE(WithFactors):
         experts: int,
         active: int | None = None,
         *,
-        router: Mapping[str, Any] | None = None,
-        **experts_: Any,
+        gate: str = "sigmoid",
+        inverse_temperature: float = 1.0,
+        normalise: bool = False,
+        router_bias: bool = False,
+        noise: float = 0.0,
+        random_bias: float = 0.0,
+        activation: str = "gelu",
+        gated: bool = False,
+        bias: bool = False,
+        dispatch: str = "auto",
+        check_finite: bool = False,
     ) -> None:
         super().__init__()
-        self.router = Router(width, experts, active, **(router or {}))
-        self.experts = Experts(width, expert_width, experts, **experts_)
+        self.router = Router(
+            width,
+            experts,
+            active,
+            gate=gate,
+            inverse_temperature=inverse_temperature,
+            normalise=normalise,
+            bias=router_bias,
+            noise=noise,
+            random_bias=random_bias,
+            check_finite=check_finite,
+        )
+        self.experts = Experts(
+            width,
+            expert_width,
+            experts,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            dispatch=dispatch,
+            check_finite=check_finite,
+        )
         self.aggregation = default_aggregation(self.router.gate_kind, self.router.active)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Routing]:

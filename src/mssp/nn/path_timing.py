@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mssp.nn import backend
-from mssp.nn.dispatch import Machine, Timing, Work
-from mssp.nn.expert_paths import PATHS, ExpertWeights
+from mssp.nn.dispatch import Machine, Timing, Work, device_name
+from mssp.nn.expert_paths import PATHS, ExpertWeights, possible_paths
 
 _PAUSE = 8_000_000  # clock cycles, about 4 ms: longer than the launches of one step take
 Step = Callable[[], tuple[Tensor, ...]]
@@ -152,13 +151,10 @@ def measure(
     device: torch.device, dtype: torch.dtype, works: Sequence[Work], progress: Callable[[str], None] = lambda _: None
 ) -> Machine:
     """Times of every path at every shape."""
-    paths = ["dense", "grouped"]
-    paths += ["triton"] if device.type == "cuda" and backend.HAS_TRITON and dtype != torch.float64 else []
-    paths += ["loop"] if device.type != "cuda" else []
     timings = []
     for number, work in enumerate(works):
         problem = Problem.random(work, device, dtype)
-        steps = {path: problem.step(PATHS[path]) for path in paths}
+        steps = {path: problem.step(PATHS[path]) for path in possible_paths(device.type, dtype)}
         times = milliseconds(steps, device, seconds=0.05 if device.type == "cuda" else 0.5)
         timings.append(Timing(work, times))
         sizes = f"{work.tokens} tokens, N {work.width}, M {work.experts}, K {work.active}, N_e {work.expert_width}"
@@ -193,10 +189,6 @@ def grid(device: torch.device) -> list[Work]:
         if M % sparsity == 0 and sum(place) % 2 == 0:
             works.append(Work(T, N, M, M // sparsity, E, gated=number % 3 == 2))
     return [work for work in works if work.operations("dense") <= largest]
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ Shapes: T tokens (any leading axes), N width, M experts, K active.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from mssp.draws import normals
 from mssp.param_info import ParamInfo
+from mssp.settings import positive, positive_or_zero
 from mssp.shape import positive_int
 
 GATES = ("sigmoid", "softmax")
@@ -124,7 +124,7 @@ def route(
     noise: Tensor | None = None,
     check_finite: bool = False,
 ) -> Routing:
-    """Gates from logits: all experts, or the ``active`` ones with the largest logits; no token is ever dropped.
+    """Gates from logits [..., M]: all experts, or the ``active`` ones with the largest logits; no token is dropped.
 
     >>> routing = route(torch.tensor([[0.0, 2.0, -1.0]]), active=2)
     >>> routing.chosen.tolist(), [round(g, 3) for g in routing.gates[0].tolist()]
@@ -135,6 +135,9 @@ def route(
         noise: added to the logits where experts are chosen, not in the gates.
         check_finite: raise where a logit is NaN or infinite. This waits for the device.
     """
+    if not logits.dim():
+        raise ValueError("logits are one number per expert, got a single number")
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     experts = logits.shape[-1]
     check_gate(gate, inverse_temperature)
     active = check_active(active, experts)
@@ -204,7 +207,7 @@ class Router(nn.Module):
         # Kept with the weights, so that a reloaded model routes as before.
         self.register_buffer("random_bias", torch.empty(experts) if random_bias else None)
         nn.init.normal_(self.weight, std=1 / width)
-        self.draw(0, "")
+        self.draw_for_plan(0, "")
 
     def forward(self, x: Tensor) -> Routing:
         experts, width = self.weight.shape
@@ -222,7 +225,7 @@ class Router(nn.Module):
                 check_finite=self.check_finite,
             )
 
-    def draw(self, seed: int, name: str) -> None:
+    def draw_for_plan(self, seed: int, name: str) -> None:
         """The random bias that belongs to a seed and a name."""
         if self.random_bias is not None and not self.random_bias.is_meta:
             numbers = torch.from_numpy(normals(seed, f"{name}.random_bias", 0, len(self.random_bias)))
@@ -262,14 +265,12 @@ def gate_kind(gate: str, normalise: bool) -> str:
 def check_gate(gate: str, inverse_temperature: float) -> None:
     if gate not in GATES:
         raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(GATES)}")
-    if not 0 < inverse_temperature < math.inf:
-        raise ValueError(f"inverse_temperature must be a positive number, got {inverse_temperature!r}")
+    positive("inverse_temperature", inverse_temperature)
 
 
 def check_randomness(noise: float, random_bias: float = 0.0) -> None:
-    for name, number in (("noise", noise), ("random_bias", random_bias)):
-        if not 0 <= number < math.inf:
-            raise ValueError(f"{name} must be 0 or a positive number, got {number!r}")
+    positive_or_zero("noise", noise)
+    positive_or_zero("random_bias", random_bias)
 
 
 def check_active(active: int | None, experts: int) -> int:

@@ -210,7 +210,8 @@ def gate_rows(pre_RF: Tensor, gate_R: Tensor, activation: str, gated: bool) -> T
     R, F = pre_RF.shape
     E = F // 2 if gated else F
     hidden_RE = pre_RF.new_empty(R, E)
-    _gate_rows[_row_grid(R, E)](pre_RF, gate_R, hidden_RE, R, E, activation, gated, **_row_blocks(pre_RF, E))
+    blocks = _row_blocks(pre_RF, E)
+    _gate_rows[(triton.cdiv(R, blocks["ROWS"]),)](pre_RF, gate_R, hidden_RE, R, E, activation, gated, **blocks)
     return hidden_RE
 
 
@@ -220,8 +221,9 @@ def gate_rows_backward(
     """The gradients of :func:`gate_rows` by its first two arguments."""
     R, E = grad_hidden_RE.shape
     grad_pre_RF, grad_gate_R = torch.empty_like(pre_RF), torch.empty_like(gate_R)
-    _gate_rows_backward[_row_grid(R, E)](
-        pre_RF, gate_R, grad_hidden_RE, grad_pre_RF, grad_gate_R, R, E, activation, gated, **_row_blocks(pre_RF, E)
+    blocks = _row_blocks(pre_RF, E)
+    _gate_rows_backward[(triton.cdiv(R, blocks["ROWS"]),)](
+        pre_RF, gate_R, grad_hidden_RE, grad_pre_RF, grad_gate_R, R, E, activation, gated, **blocks
     )
     return grad_pre_RF, grad_gate_R
 
@@ -234,14 +236,13 @@ def rows_times_matrices(
     rows: int,
     from_row: Tensor | None = None,
     bias_MC: Tensor | None = None,
-    tiles: dict[str, int] | None = None,
 ) -> Tensor:
     """Every sorted row times the matrix of its expert; rows are read from where ``from_row`` says.
 
     ``offsets`` [M + 1] says where the rows of each expert begin. The matrices may be transposed views.
     """
     M, J, C = weights_MJC.shape
-    tiles = tiles or _product_tiles(C, J, source.dtype, from_row is not None)
+    tiles = _product_tiles(C, J, source.dtype, from_row is not None)
     counts = offsets.diff()
     block_ends = ((counts + (tiles["ROWS"] - 1)) // tiles["ROWS"]).cumsum(0, dtype=torch.int32)
     blocks = triton.cdiv(rows, tiles["ROWS"]) + min(M, rows)  # at least as many as there can be
@@ -255,12 +256,10 @@ def rows_times_matrices(
     return out
 
 
-def matrices_gradient(
-    left_RF: Tensor, right: Tensor, from_row: Tensor, offsets: Tensor, *, tiles: dict[str, int] | None = None
-) -> Tensor:
+def matrices_gradient(left_RF: Tensor, right: Tensor, from_row: Tensor, offsets: Tensor) -> Tensor:
     """The gradient of every expert's matrix: the sum over its rows of ``left[r]ᵀ right[from_row[r]]``."""
     F, N, M = left_RF.shape[1], right.shape[1], len(offsets) - 1
-    tiles = tiles or _gradient_tiles(F, N, left_RF.dtype)
+    tiles = _gradient_tiles(F, N, left_RF.dtype)
     out = left_RF.new_empty(M, F, N)
     _matrices_gradient[(triton.cdiv(F, tiles["TALL"]) * triton.cdiv(N, tiles["COLUMNS"]), M)](
         left_RF, right, out, from_row, offsets, F, N,
@@ -284,10 +283,6 @@ def _row_blocks(pre: Tensor, E: int) -> dict[str, Any]:
     columns = min(triton.next_power_of_2(E), 1024)
     exact = pre.dtype.itemsize > 2  # half precision cannot tell the difference
     return {"EXACT": exact, "WIDE": _wide(pre), "ROWS": max(1, _ELEMENTS // columns), "COLUMNS": columns}
-
-
-def _row_grid(R: int, E: int) -> tuple[int]:
-    return (triton.cdiv(R, max(1, _ELEMENTS // min(triton.next_power_of_2(E), 1024))),)
 
 
 def _product_tiles(C: int, J: int, dtype: torch.dtype, gathered: bool) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Factors of the forward pass, saved with the weights they belong to."""
+"""Multipliers of the forward pass, saved with the weights they belong to."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ if TYPE_CHECKING:
     from mssp.planning import Plan
 
 
-class WithFactors(nn.Module):
-    """A module whose attributes ``FACTORS`` multiply its forward pass; :func:`mssp.initialize` sets them from a plan.
+class WithMultipliers(nn.Module):
+    """A module whose forward pass is multiplied by its attributes ``MULTIPLIERS``.
 
-    A reloaded model would compute something else without them, so they are part of the state dict.
+    :func:`mssp.initialize` sets them from a plan. A reloaded model would compute something else without them, so they
+    are part of the state dict.
     """
 
-    FACTORS: ClassVar[tuple[str, ...]]
+    MULTIPLIERS: ClassVar[tuple[str, ...]]
 
     def get_extra_state(self) -> Tensor:
-        return torch.tensor([getattr(self, name) for name in self.FACTORS], dtype=torch.float64, device="cpu")
+        return torch.tensor([getattr(self, name) for name in self.MULTIPLIERS], dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
-        for name, factor in zip(self.FACTORS, state.tolist(), strict=True):
+        if state.shape != (len(self.MULTIPLIERS),):
+            wanted = ", ".join(self.MULTIPLIERS)
+            raise ValueError(f"the state of a {type(self).__name__} holds {wanted}, got {tuple(state.shape)} numbers")
+        for name, factor in zip(self.MULTIPLIERS, state.tolist(), strict=True):
             setattr(self, name, factor)
 
 
