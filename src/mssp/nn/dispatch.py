@@ -1,9 +1,9 @@
 """Which way of computing experts is the fastest for a shape: ``auto``, from measured times.
 
-A table holds times of every path at some shapes. Between them, each path's time is taken as its number of operations
-(exact) times a slowness per operation (interpolated: the nearest measured shapes, in log space). ``mssp dispatch``
-measures a table on the machine at hand; the environment variable MSSP_DISPATCH_TABLE names it for use instead of the
-one in the package.
+A table holds times of every path at some shapes. For others, a path's time is that of a simple model fitted to the
+table (what a call, an expert, an operation, a number moved cost here), times by how much the model misses the nearest
+measured shapes. ``mssp dispatch`` measures a table on the machine at hand; the environment variable
+MSSP_DISPATCH_TABLE names it for use instead of the one in the package.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ import json
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cache, lru_cache
+from dataclasses import asdict, dataclass, fields
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+Floats = npt.NDArray[np.float64]
 VARIABLE = "MSSP_DISPATCH_TABLE"
 VERSION = 1
 _NEIGHBOURS = 4
@@ -43,7 +47,16 @@ class Work:
         # Each matrix is used once forward and twice backward, a multiplication and an addition each time.
         return 2.0 * 3 * matrices * pairs * self.width * self.expert_width
 
+    def costs(self, path: str) -> list[float]:
+        """What a path's time is made of: the call, its experts, operations, rows of the width, hidden units."""
+        dense = path == "dense"
+        rows = self.tokens * (self.experts if dense else self.active)
+        hidden = rows * self.expert_width * (2 if self.gated else 1)
+        wide = (self.tokens if dense else rows) * self.width
+        return [1.0, 0.0 if dense else self.experts, self.operations(path), wide, hidden]
+
     def coordinates(self) -> tuple[float, ...]:
+        """Logarithms of the sizes, in which similar shapes are near each other."""
         sizes = (
             self.tokens * self.active / self.experts,  # rows of one expert
             self.width,
@@ -72,31 +85,57 @@ class Machine:
     measured: str  # when, and with which torch
     timings: Sequence[Timing]
 
-    def predicted(self, work: Work, path: str) -> float:
-        """Milliseconds, from the nearest shapes at which the path was measured."""
-        here = work.coordinates()
-        distances = [
-            (math.dist(here, timing.work.coordinates()), timing) for timing in self.timings if path in timing.ms
-        ]
-        if not distances:
+    def predicted(self, work: Work, path: str, without: Timing | None = None) -> float:
+        """Milliseconds; ``without`` leaves a measured shape out of account."""
+        if path not in self._prices:
             return math.inf
+        here = work.coordinates()
+        others = [timing for timing in self.timings if timing is not without and path in timing.ms]
+        distances = [(math.dist(here, timing.work.coordinates()), timing) for timing in others]
         nearest = sorted(distances, key=lambda pair: pair[0])[:_NEIGHBOURS]
         weights = [1 / (distance**2 + 1e-3) for distance, _ in nearest]
-        slowness = [math.log(timing.ms[path] / timing.work.operations(path)) for _, timing in nearest]
-        mean = sum(w * s for w, s in zip(weights, slowness, strict=True)) / sum(weights)
-        return math.exp(mean) * work.operations(path)
+        misses = [math.log(timing.ms[path] / self._modelled(timing.work, path)) for _, timing in nearest]
+        miss = sum(weight * each for weight, each in zip(weights, misses, strict=True)) / sum(weights)
+        return self._modelled(work, path) * math.exp(miss)
 
-    def best(self, work: Work, paths: Collection[str]) -> str:
-        return min(paths, key=lambda path: self.predicted(work, path))
+    def best(self, work: Work, paths: Collection[str], without: Timing | None = None) -> str:
+        return min(paths, key=lambda path: self.predicted(work, path, without))
 
     def regrets(self) -> list[float]:
         """For every shape, how much slower than the best its path would be if it had not been measured itself."""
-        regrets = []
-        for timing in self.timings:
-            others = [other for other in self.timings if other is not timing]
-            chosen = replace(self, timings=others).best(timing.work, list(timing.ms))
-            regrets.append(timing.ms[chosen] / min(timing.ms.values()) - 1)
-        return regrets
+        chosen = [self.best(timing.work, list(timing.ms), without=timing) for timing in self.timings]
+        pairs = zip(self.timings, chosen, strict=True)
+        return [timing.ms[path] / min(timing.ms.values()) - 1 for timing, path in pairs]
+
+    def _modelled(self, work: Work, path: str) -> float:
+        return float(np.dot(work.costs(path), self._prices[path]))
+
+    @cached_property
+    def _prices(self) -> dict[str, Floats]:
+        """For each path, milliseconds per unit of each cost."""
+        prices = {}
+        for path in dict.fromkeys(path for timing in self.timings for path in timing.ms):
+            measured = [timing for timing in self.timings if path in timing.ms]
+            ms = np.array([timing.ms[path] for timing in measured])
+            costs = np.array([timing.work.costs(path) for timing in measured])
+            prices[path] = _no_negative_prices(costs / ms[:, None])
+        return prices
+
+
+def _no_negative_prices(shares: Floats) -> Floats:
+    """Prices of at least 0 that bring shares @ prices nearest to 1: shares of a time, so that small shapes count as
+    large ones do. There are five prices, and every choice of those that are not zero is tried.
+    """
+    count = shares.shape[1]
+    best, smallest = np.ones(count), math.inf
+    for size in range(1, count + 1):
+        for kept in map(list, combinations(range(count), size)):
+            prices = np.linalg.lstsq(shares[:, kept], np.ones(len(shares)), rcond=None)[0]
+            miss = float(np.square(shares[:, kept] @ prices - 1).sum())
+            if (prices >= 0).all() and miss < smallest:
+                best, smallest = np.zeros(count), miss
+                best[kept] = prices
+    return best
 
 
 def fastest(
@@ -125,7 +164,7 @@ fastest._dynamo_marked_constant = True  # type: ignore[attr-defined]
 @lru_cache(maxsize=4096)
 def _looked_up(device: str, index: int | None, half: bool, work: Work, paths: tuple[str, ...]) -> str:
     candidates = [machine for machine in table() if machine.device == device]
-    if not candidates:
+    if not candidates or work.active == work.experts:  # where the others do what dense does
         return "dense"
     name = device_name(torch.device(device) if index is None else torch.device(device, index))
     # The same device and precision if possible, else the nearest there is.

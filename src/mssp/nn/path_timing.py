@@ -180,7 +180,7 @@ def grid(device: torch.device) -> list[Work]:
         axes = (2048, 16384), (512, 1024, 2048, 4096), (8, 32, 128, 256), (1, 2, 4, 16, 64), (32, 128, 512, 2048)
         largest = 3e13
     else:
-        axes = (64, 512), (64, 256, 768), (4, 16, 64), (1, 2, 8), (16, 64, 256)
+        axes = (32, 256, 2048), (32, 128, 512), (2, 8, 32, 128), (2, 8, 32), (16, 64, 256)
         largest = 6e9
     works = []
     for number, place in enumerate(product(*(range(len(axis)) for axis in axes))):
