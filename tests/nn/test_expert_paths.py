@@ -221,14 +221,12 @@ def test_pairs_are_sorted_by_expert_and_then_by_token() -> None:
     assert collect(torch.arange(6.0).unsqueeze(1), pairs).flatten().tolist() == [0 + 4, 1 + 2, 3 + 5]
 
 
-@pytest.mark.parametrize("active", [None, 32, 16, 2])
+@pytest.mark.parametrize("active", [None, 32, 2])
 @pytest.mark.parametrize("path", FAST)
 def test_no_path_holds_the_outputs_of_all_experts(path: str, active: int | None) -> None:
     """All that a run holds at once, gradients included, has fewer entries than M x tokens x width."""
     case = Case(tokens=256, width=64, experts=32, active=active, expert_width=2)
     given = tensors(case, torch.float32, DEVICES[0])
-    if active == 16 and path != "dense":
-        pytest.skip("half the experts are half of it, several times")
 
     def step() -> tuple[Tensor, ...]:
         return tuple(run(path, given, case).values())
