@@ -107,7 +107,7 @@ def initialize(
         for name, module in model.named_modules():
             if isinstance(module, Draws):
                 module.draw_for_plan(seed, clean(name))
-    for module, name, factor in multipliers:
+    for module, _, name, factor in multipliers:
         setattr(module, name, factor)
 
 
@@ -156,11 +156,9 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
                 raise ValueError(f"{info.name} ({info.role}) has {key} {found}, the plan says {number}")
     if plan.grad_scale and not _scales_gradients(optimizer):
         raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
-    for module, name, factor in _multipliers(model, plan):
+    for module, path, name, factor in _multipliers(model, plan):
         if not _equal(getattr(module, name), factor):
-            where = next((path for path, each in model.named_modules() if each is module), "")
-            full = f"{name_cleaner(model)(where)}.{name}" if where else name
-            raise ValueError(f"{full} is {getattr(module, name)}, the plan says {factor}")
+            raise ValueError(f"{path}{name} is {getattr(module, name)}, the plan says {factor}")
     check_schedule(optimizer, plan)
 
 
@@ -232,12 +230,14 @@ def _described(model: nn.Module, plan: Plan, claims: Claims | None) -> list[tupl
     return [(info, parameter, values[info.name]) for info, parameter in described]
 
 
-def _multipliers(model: nn.Module, plan: Plan) -> Iterator[tuple[nn.Module, str, float]]:
-    """Every factor of the forward pass that the plan sets: the module, the attribute's name, the value."""
-    for module in model.modules():
+def _multipliers(model: nn.Module, plan: Plan) -> Iterator[tuple[object, str, str, float]]:
+    """Every factor of the forward pass that the plan sets: the module, its path, the attribute's name, the value."""
+    clean = name_cleaner(model)
+    for path, module in model.named_modules():
         if isinstance(module, Multiplies):
+            prefix = clean(path)
             for name, factor in module.plan_multipliers(plan).items():
-                yield module, name, factor
+                yield module, f"{prefix}." if prefix else "", name, factor
 
 
 def _check_routing(
@@ -251,11 +251,8 @@ def _check_routing(
     routers = [info for info in infos if info.role == "router"]
     target = plan.target
     if routers and plan.roles["router"].zero and target.active < target.experts and not random_routing:
-        how = (
-            "construct it with noise"
-            if known
-            else ("add routing noise, or a random router bias once initialized, and pass random_routing=True")
-        )
+        unknown = "add routing noise, or a random router bias once initialized, and pass random_routing=True"
+        how = "construct it with noise" if known else unknown
         raise ValueError(
             f"router '{routers[0].name}' would start at zero and route to {target.active} of {target.experts}, which "
             f"ties every expert: {how}; or plan with scheme 'mup'"

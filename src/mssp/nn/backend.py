@@ -19,11 +19,12 @@ def fused(x: Tensor) -> bool:
 
     Not under torch.compile, which fuses by itself, nor under torch.func, which differentiates and batches operations.
     """
-    return not torch.compiler.is_compiling() and runs_triton(x) and not torch._C._are_functorch_transforms_active()
+    served = not torch.compiler.is_compiling() and runs_triton(x.device.type, x.dtype)
+    return served and not torch._C._are_functorch_transforms_active()
 
 
-def runs_triton(x: Tensor) -> bool:
-    return HAS_TRITON and x.is_cuda and x.dtype != torch.float64
+def runs_triton(device: str, dtype: torch.dtype) -> bool:
+    return HAS_TRITON and device == "cuda" and dtype != torch.float64
 
 
 def readable(x: Tensor) -> bool:

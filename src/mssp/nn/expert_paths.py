@@ -129,7 +129,7 @@ def possible_paths(device: str, dtype: torch.dtype) -> tuple[str, ...]:
     """The paths worth choosing between on a device; the loop waits for a GPU at every expert."""
     if device != "cuda":
         return ("dense", "grouped", "loop")
-    return ("dense", "grouped", "triton") if backend.HAS_TRITON and dtype != torch.float64 else ("dense", "grouped")
+    return ("dense", "grouped", "triton") if backend.runs_triton(device, dtype) else ("dense", "grouped")
 
 
 def gates_of_all(gates_TK: Tensor, chosen_TK: Tensor | None, experts: int) -> Tensor:

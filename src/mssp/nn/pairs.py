@@ -72,7 +72,7 @@ def _spread(x_TN: Tensor, token: Tensor, position: Tensor) -> Tensor:
 
 @torch.library.custom_op("mssp::collect", mutates_args=())
 def _collect(rows_RN: Tensor, token: Tensor, position: Tensor) -> Tensor:
-    if backend.runs_triton(rows_RN):
+    if backend.runs_triton(rows_RN.device.type, rows_RN.dtype):
         sums: Tensor = backend.kernels().collect_rows(rows_RN.contiguous(), position)
         return sums
     wide = torch.promote_types(rows_RN.dtype, torch.float32)
