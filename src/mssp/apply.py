@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -88,7 +88,7 @@ def initialize(
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"seed must be a whole number, got {seed!r}")
     described = _described(model, plan, claims)
-    _check_routing(plan, model, [info for info, _, _ in described], gate, random_routing)
+    check_routing(plan, model, [info for info, _, _ in described], gate, random_routing)
     _check_precision(plan, described)
     multipliers = list(_multipliers(model, plan))
     for info, parameter, _ in described:
@@ -240,9 +240,15 @@ def _multipliers(model: nn.Module, plan: Plan) -> Iterator[tuple[object, str, st
                 yield module, f"{prefix}." if prefix else "", name, factor
 
 
-def _check_routing(
-    plan: Plan, model: nn.Module, infos: list[ParamInfo], gate: str | None, random_routing: bool
+def multipliers_of(model: nn.Module, plan: Plan) -> dict[str, float]:
+    """The factors of the forward pass that :func:`initialize` sets, by the paths of their attributes."""
+    return {f"{path}{name}": factor for _, path, name, factor in _multipliers(model, plan)}
+
+
+def check_routing(
+    plan: Plan, model: nn.Module, infos: Sequence[ParamInfo], gate: str | None = None, random_routing: bool = False
 ) -> None:
+    """Refuse a plan that the model's routers would not survive, and warn where they would learn late."""
     if gate not in (*_GATES, None):
         raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(_GATES)}")
     known = [module for module in model.modules() if isinstance(module, Routes)]

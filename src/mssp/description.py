@@ -47,7 +47,7 @@ def describe(model: nn.Module, claims: Claims | None = None) -> list[ParamInfo]:
     return [info for info, _ in described_parameters(model, claims)]
 
 
-def described_parameters(model: nn.Module, claims: Claims | None) -> list[tuple[ParamInfo, nn.Parameter]]:
+def described_parameters(model: nn.Module, claims: Claims | None = None) -> list[tuple[ParamInfo, nn.Parameter]]:
     """Every trainable parameter of a model with its description."""
     clean = name_cleaner(model)
     patterns = [_Pattern([name], info) for name, info in _claimed_by_modules(model, clean).items()]

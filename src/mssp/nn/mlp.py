@@ -97,14 +97,10 @@ class MLPConfig:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """The factors of the forward pass that a plan sets."""
+    """The factors of the forward pass that a plan sets: numbers, or one of each per replica, [R, 1, 1]."""
 
-    aggregation: float
-    residual: float
-
-    @classmethod
-    def of(cls, plan: Plan, config: MLPConfig) -> Multipliers:
-        return cls(planned_aggregation(config.gate_kind, plan), plan.multiplier("residual"))
+    aggregation: float | Tensor
+    residual: float | Tensor
 
     @classmethod
     def default(cls, config: MLPConfig) -> Multipliers:
@@ -143,8 +139,8 @@ def forward(
 ) -> Activations:
     """Every activation by name: [B, ...], or [R, B, ...] where the parameters have replicas.
 
-    ``x`` is [B, D], shared by all replicas, or [R, B, D]; ``noise`` in the choice of experts is one tensor per block,
-    [B, M] or [R, B, M].
+    ``x`` is [B, D], shared by all replicas, or [G, B, D], shared by groups of R/G consecutive ones; ``noise`` in the
+    choice of experts is one tensor per block, [B, M] or [R, B, M].
 
     Returned are ``embedding`` (before the activation) and ``features`` (after it); for every block ``blocks.0.router``
     (ψ), ``blocks.0.gates`` (φ, zero where not chosen), ``blocks.0.expert_in`` (before the activation, [B, M, E]),
@@ -152,7 +148,7 @@ def forward(
     """
     if x.dim() not in (2, 3) or x.shape[-1] != config.inputs:
         raise ValueError(
-            f"inputs are [batch, {config.inputs}] or [replicas, batch, {config.inputs}], got {tuple(x.shape)}"
+            f"inputs are [batch, {config.inputs}] or [groups, batch, {config.inputs}], got {tuple(x.shape)}"
         )
     act = activation(config.activation)
     acts = {"embedding": _embedded(parameters["embedding"], x)}
@@ -207,11 +203,17 @@ def check_loss(kind: str) -> None:
 
 
 def _embedded(weight: Tensor, x: Tensor) -> Tensor:
-    if weight.dim() == 2 or x.dim() == 3:
+    if weight.dim() == 2:
         return x @ weight.mT
-    # One input for all replicas: one product, R times as wide.
     R, N, D = weight.shape
-    return (x @ weight.reshape(R * N, D).T).view(len(x), R, N).transpose(0, 1)
+    if x.dim() == 2:
+        # One input for all replicas: one product, R times as wide.
+        return (x @ weight.reshape(R * N, D).T).view(len(x), R, N).transpose(0, 1)
+    G, B, _ = x.shape
+    if R % G:
+        raise ValueError(f"{R} replicas cannot share {G} groups of inputs equally")
+    wide = x @ weight.reshape(G, R // G * N, D).mT
+    return wide.view(G, B, R // G, N).transpose(1, 2).reshape(R, B, N)
 
 
 def _gates(logits: Tensor, config: MLPConfig, noise: Tensor | None) -> Tensor:
@@ -250,8 +252,8 @@ class MLPMoE(WithMultipliers):
     def __init__(self, config: MLPConfig) -> None:
         super().__init__()
         self.config = config
-        self.aggregation = Multipliers.default(config).aggregation
-        self.residual = Multipliers.default(config).residual
+        defaults = Multipliers.default(config)
+        self.aggregation, self.residual = defaults.aggregation, defaults.residual
         for name, shape in parameter_shapes(config).items():
             owner: nn.Module = self
             *path, leaf = name.split(".")
@@ -283,9 +285,8 @@ class MLPMoE(WithMultipliers):
         """What :func:`mssp.initialize` sets."""
         if plan.target.with_inputs(self.config.inputs) != self.config.shape:
             raise ValueError(f"the plan is for {plan.target}, the model is {self.config.shape}")
-        factors = Multipliers.of(plan, self.config)
-        residual = {"residual": factors.residual} if self.config.residual else {}
-        return {"aggregation": factors.aggregation, **residual}
+        residual = {"residual": plan.multiplier("residual")} if self.config.residual else {}
+        return {"aggregation": planned_aggregation(self.config.gate_kind, plan), **residual}
 
     @property
     def gate_kind(self) -> str:

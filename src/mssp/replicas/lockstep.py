@@ -1,0 +1,115 @@
+"""R models in lockstep: each step takes every replica one update further."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from mssp.replicas import metrics
+from mssp.replicas.optimizers import Optimizer
+from mssp.replicas.program import Program, per_replica
+from mssp.replicas.replica import Replica, betas_of, check_alike, rates, resolved, shared_seeds
+
+PRECISIONS = ("float32", "tf32")
+
+
+class Lockstep:
+    """The state of R replicas in training.
+
+    >>> import mssp
+    >>> from mssp.nn import MLPConfig
+    >>> from mssp.replicas.mlp import MLPProgram
+    >>> config = MLPConfig(inputs=4, outputs=3, width=8, expert_width=8, experts=2)
+    >>> plans = [mssp.plan(config.shape, regime="I", optimizer="sgd", lr=lr) for lr in (0.1, 0.2)]
+    >>> both = Lockstep(MLPProgram(config), [Replica(plan) for plan in plans])
+    >>> both.step(torch.randn(1, 5, 4), torch.zeros(1, 5, dtype=torch.long)).shape
+    torch.Size([2, 3])
+
+    Inputs are [G, B, ...] and targets [G, B, ...] for the G seeds in ``seeds``: groups of consecutive replicas share
+    their batches. A replica whose loss is not a finite number is frozen: ``diverged_at`` says at which step.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        replicas: Sequence[Replica],
+        *,
+        device: str | torch.device = "cpu",
+        precision: str = "float32",
+    ) -> None:
+        check_alike(replicas)
+        if precision not in PRECISIONS:
+            raise ValueError(f"unknown precision {precision!r}: use one of {', '.join(PRECISIONS)}")
+        self.program, self.replicas, self.device = program, tuple(replicas), torch.device(device)
+        self.seeds = shared_seeds(replicas)
+        self.steps = 0
+        self._tf32 = precision == "tf32" and self.device.type == "cuda"
+        values = resolved(replicas, program.infos)
+        self.parameters, self.constants = program.setup(replicas, values, self.device)
+        self._optimizer = Optimizer(
+            replicas[0].plan.optimizer,
+            self.parameters,
+            {name: rates(each, self.device) for name, each in values.items()},
+            betas_of(replicas),
+            self._tf32,
+        )
+        self._alive = torch.ones(len(replicas), dtype=torch.bool, device=self.device)
+        self._diverged_at = torch.full((len(replicas),), -1, device=self.device)
+
+    def step(self, x: Tensor, targets: Tensor) -> Tensor:
+        """One update of every replica; its loss, accuracy and top-5 before the update, [R, 3]."""
+        targets = per_replica(targets, len(self.replicas))
+        with _products_in(self._tf32):
+            done = self.program.gradients(self.parameters, self.constants, x, targets, self.seeds, self.steps)
+            self._mark_diverged(done.losses)
+            with torch.no_grad():
+                self._optimizer.step(done.gradients, self._alive)
+        self.steps += 1
+        found = metrics.measured(done.losses, done.outputs, targets)
+        return torch.where(self._alive.unsqueeze(-1), found, torch.nan)
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, targets: Tensor, batch: int) -> Tensor:
+        """Loss, accuracy and top-5 on examples that all replicas share, [n, ...], ``batch`` of them at a time: [R, 3].
+
+        A replica whose loss is not finite here has diverged with its last update.
+        """
+        parts, sizes = [], []
+        with _products_in(self._tf32):
+            for some, right in zip(x.split(batch), targets.split(batch), strict=True):
+                outputs = self.program.outputs(self.parameters, self.constants, some.unsqueeze(0))
+                expected = right.expand(len(self.replicas), *right.shape)
+                parts.append(metrics.measured(self.program.losses(outputs, expected), outputs, expected))
+                sizes.append(len(some))
+        found = metrics.mean_over(parts, sizes)
+        self._mark_diverged(found[:, 0])
+        return torch.where(self._alive.unsqueeze(-1), found, torch.nan)
+
+    @property
+    def diverged_at(self) -> list[int | None]:
+        """For each replica the number of updates after which its loss was no longer finite, None if it always was."""
+        return [None if step < 0 else step for step in self._diverged_at.tolist()]
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The parameters by name, [R, ...]."""
+        return self.parameters
+
+    def _mark_diverged(self, losses: Tensor) -> None:
+        finite = losses.isfinite()
+        self._diverged_at = torch.where(self._alive & ~finite, self.steps, self._diverged_at)
+        self._alive = self._alive & finite
+
+
+@contextlib.contextmanager
+def _products_in(tf32: bool) -> Iterator[None]:
+    """Matrix products of float32 in TF32, or not, whatever the process does otherwise."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,134 @@
+"""R copies of the paper's MLP MoE as one program.
+
+On a CPU, autograd gives every parameter its gradient. On a GPU with Triton it stops at the layers' outputs: a layer's
+gradient is a product of what entered it and what came back to its output, and the optimizer's kernel multiplies the
+two itself (:class:`mssp.replicas.optimizers.Factored`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from mssp.apply import check_routing
+from mssp.description import described_parameters
+from mssp.draws import normals
+from mssp.nn import backend, mlp
+from mssp.nn.expert_paths import gated_hidden_units
+from mssp.param_info import ParamInfo
+from mssp.replicas.optimizers import Factored, Gradient
+from mssp.replicas.program import Constants, Step
+from mssp.replicas.replica import Replica, initial_weights, stacked
+from mssp.values import Values
+
+
+class MLPProgram:
+    """The MLP MoE of one configuration, for any number of replicas."""
+
+    def __init__(self, config: mlp.MLPConfig) -> None:
+        self.config = config
+        with torch.device("meta"):  # it says what its parameters are, and holds none
+            self._model = mlp.MLPMoE(config)
+        described = described_parameters(self._model)
+        self.infos: Sequence[ParamInfo] = [info for info, _ in described]
+        self.shapes: Mapping[str, tuple[int, ...]] = {info.name: tuple(each.shape) for info, each in described}
+
+    def setup(
+        self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
+    ) -> tuple[dict[str, Tensor], Constants]:
+        plans = {id(replica.plan): replica.plan for replica in replicas}
+        factors = {key: self._model.plan_multipliers(plan) for key, plan in plans.items()}
+        for plan in plans.values():
+            check_routing(plan, self._model, self.infos)
+        parameters = {
+            info.name: initial_weights(replicas, info, self.shapes[info.name], values[info.name], device)
+            for info in self.infos
+        }
+        return parameters, stacked([factors[id(replica.plan)] for replica in replicas], device)
+
+    def outputs(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor) -> Tensor:
+        return self._forward(parameters, constants, x, None)["readout"]
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return mlp.loss(outputs, targets, self.config.loss)
+
+    def gradients(
+        self,
+        parameters: Mapping[str, Tensor],
+        constants: Constants,
+        x: Tensor,
+        targets: Tensor,
+        seeds: Sequence[int],
+        step: int,
+    ) -> Step:
+        leaves = {name: parameter.requires_grad_() for name, parameter in parameters.items()}
+        acts = self._forward(leaves, constants, x, self._noise(x, seeds, step, len(leaves["readout"])))
+        losses = self.losses(acts["readout"], targets)
+        found: Mapping[str, Gradient]
+        if backend.fused(x):
+            found = self._factored(acts, losses, constants, x)
+        else:
+            found = dict(zip(leaves, torch.autograd.grad(losses.sum(), list(leaves.values())), strict=True))
+        for parameter in parameters.values():
+            parameter.requires_grad_(False)
+        return Step(losses.detach(), acts["readout"].detach(), found)
+
+    def floats_per_example(self) -> int:
+        """The numbers that one example keeps in memory, forward and backward, roughly."""
+        config = self.config
+        block = 8 * config.experts * config.expert_width + 6 * config.experts + 4 * config.width
+        return 4 * config.width + config.blocks * block + 8 * config.outputs
+
+    def _forward(
+        self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor, noise: Sequence[Tensor] | None
+    ) -> mlp.Activations:
+        residual = constants.get("residual", torch.ones(()))
+        factors = mlp.Multipliers(constants["aggregation"], residual)
+        shared = x[0] if len(x) == 1 else x
+        if len(parameters["readout"]) == 1 and not backend.fused(x):
+            # One replica is computed without its axis: batched products round differently, and this one can be exact.
+            factors = mlp.Multipliers(constants["aggregation"].view(()), residual.view(()))
+            alone = {name: parameter[0] for name, parameter in parameters.items()}
+            noise = None if noise is None else [each[0] for each in noise]
+            acts = mlp.forward(alone, shared, self.config, factors, noise)
+            return {name: each.unsqueeze(0) for name, each in acts.items()}
+        return mlp.forward(parameters, shared, self.config, factors, noise)
+
+    def _noise(self, x: Tensor, seeds: Sequence[int], step: int, replicas: int) -> Sequence[Tensor] | None:
+        """Noise in the choice of experts, a function of seed and step: [R, B, M] for each block."""
+        config = self.config
+        if not config.noise or config.soft:
+            return None
+        shape = (len(seeds), x.shape[1], config.experts)
+        found = []
+        for block in range(config.blocks):
+            drawn = [normals(seed, f"blocks.{block}.noise.{step}", 0, shape[1] * shape[2]) for seed in seeds]
+            noise = torch.stack([torch.from_numpy(each) for each in drawn]).view(shape).to(x.device) * config.noise
+            found.append(noise.repeat_interleave(replicas // len(seeds), 0))
+        return found
+
+    def _factored(self, acts: mlp.Activations, losses: Tensor, constants: Constants, x: Tensor) -> dict[str, Gradient]:
+        """What comes back to each layer's output, beside what entered it."""
+        layers = [f"blocks.{block}.{what}" for block in range(self.config.blocks) for what in _OF_BLOCK]
+        names = ["embedding", *layers, "readout"]
+        back = dict(zip(names, torch.autograd.grad(losses.sum(), [acts[name] for name in names]), strict=True))
+        acts = {name: each.detach() for name, each in acts.items()}
+        found: dict[str, Gradient] = {"embedding": Factored(back["embedding"], x)}
+        h = acts["features"]
+        for block in range(self.config.blocks):
+            name = f"blocks.{block}."
+            gates = acts[f"{name}gates"] * constants["aggregation"]
+            hidden = gated_hidden_units(acts[f"{name}expert_in"], gates, self.config.activation, gated=False)
+            found |= {
+                f"{name}router": Factored(back[f"{name}router"], h),
+                f"{name}w_in": Factored(back[f"{name}expert_in"].flatten(-2), h),
+                f"{name}w_out": Factored(hidden.flatten(-2), back[f"{name}aggregate"]),
+            }
+            h = acts[f"{name}output"]
+        found["readout"] = Factored(back["readout"], h)
+        return found
+
+
+_OF_BLOCK = ("router", "expert_in", "aggregate")

@@ -1,0 +1,129 @@
+"""R copies of any ``nn.Module`` as one program, through ``torch.func``: slower than a program of its own, and general.
+
+The module must be a function of its parameters, buffers and input: no state that its forward pass changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from mssp.apply import initialize, multipliers_of
+from mssp.description import Claims, described_parameters
+from mssp.param_info import ParamInfo
+from mssp.replicas.program import Constants, Step, per_replica
+from mssp.replicas.replica import Replica
+from mssp.values import Values
+
+
+def mean_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+class ModuleProgram:
+    """A module that maps a batch of inputs to outputs [batch, ..., classes], or to something with ``.logits``.
+
+    >>> import mssp
+    >>> from mssp.nn import GPT, GPTConfig
+    >>> program = ModuleProgram(GPT(GPTConfig(vocabulary=11, context=8, width=8, heads=2, blocks=1, experts=2,
+    ...     active=2, expert_width=4)))
+    >>> program.infos[0].role
+    'embedding'
+
+    Args:
+        claims: what the parameters are, where the modules do not say so themselves.
+        loss: from one replica's outputs and targets to its mean loss.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        claims: Claims | None = None,
+        loss: Callable[[Tensor, Tensor], Tensor] = mean_cross_entropy,
+    ) -> None:
+        self._model, self._claims, self._loss = model, claims, loss
+        described = described_parameters(model, claims)
+        self.infos: Sequence[ParamInfo] = [info for info, _ in described]
+        self.shapes: Mapping[str, tuple[int, ...]] = {info.name: tuple(each.shape) for info, each in described}
+        named = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._path = {info.name: named[id(parameter)] for info, parameter in described}
+
+    def setup(
+        self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
+    ) -> tuple[dict[str, Tensor], Constants]:
+        """The module itself is initialized as each replica in turn, and copied."""
+        _check_one_forward_pass(self._model, replicas)
+        parameters: dict[str, list[Tensor]] = {name: [] for name in self.shapes}
+        buffers: dict[str, list[Tensor]] = {name: [] for name, _ in self._model.named_buffers()}
+        for replica in replicas:
+            initialize(self._model, replica.plan, self._claims, seed=replica.seed)
+            state = dict(self._model.named_parameters())
+            for name, path in self._path.items():
+                parameters[name].append(state[path].detach().to(device, copy=True))
+            for name, buffer in self._model.named_buffers():
+                buffers[name].append(buffer.detach().to(device, copy=True))
+        self._model.to(device)
+        constants = {name: torch.stack(each) for name, each in buffers.items()}
+        return {name: torch.stack(each) for name, each in parameters.items()}, constants
+
+    def outputs(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor) -> Tensor:
+        def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
+            return self._outputs(weights, buffers, inputs)
+
+        return self._over_replicas(one, parameters, constants, x)  # type: ignore[no-any-return]
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return torch.stack([self._loss(*each) for each in zip(outputs, targets, strict=True)])
+
+    def gradients(
+        self,
+        parameters: Mapping[str, Tensor],
+        constants: Constants,
+        x: Tensor,
+        targets: Tensor,
+        seeds: Sequence[int],
+        step: int,
+    ) -> Step:
+        def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Any:
+            outputs = self._outputs(weights, buffers, inputs)
+            return self._loss(outputs, target), outputs
+
+        differentiated = grad_and_value(one, has_aux=True)
+        gradients, (losses, outputs) = self._over_replicas(differentiated, parameters, constants, x, targets)
+        return Step(losses, outputs, gradients)
+
+    def floats_per_example(self) -> int:
+        """Unknown for a module that is not ours: as much as a hundred activations of the widest layer's sides."""
+        return 100 * max(max(shape[-2:], default=1) for shape in self.shapes.values())
+
+    def _outputs(self, weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        state = {**buffers, **{self._path[name]: weight for name, weight in weights.items()}}
+        found = functional_call(self._model, state, (inputs,))
+        return found if isinstance(found, Tensor) else found.logits  # type: ignore[no-any-return]
+
+    def _over_replicas(
+        self, function: Callable[..., Any], parameters: Mapping[str, Tensor], constants: Constants, *data: Tensor
+    ) -> Any:
+        replicas = len(next(iter(parameters.values())))
+        # One batch for all is not copied for each.
+        axes = tuple(None if len(each) == 1 else 0 for each in data)
+        batches = [each[0] if len(each) == 1 else per_replica(each, replicas) for each in data]
+        mapped = vmap(function, in_dims=(0, 0, *axes), randomness="different")
+        return mapped(dict(parameters), dict(constants), *batches)
+
+
+def _check_one_forward_pass(model: nn.Module, replicas: Sequence[Replica]) -> None:
+    """A module holds one set of multipliers, as plain numbers, which all replicas then share."""
+    first = multipliers_of(model, replicas[0].plan)
+    for replica in replicas:
+        for name, factor in multipliers_of(model, replica.plan).items():
+            if factor != first[name]:
+                raise ValueError(
+                    f"replicas of a module share its multipliers: {name} is {first[name]} in one plan and {factor} in "
+                    "another; train them apart, or as an MLP MoE"
+                )

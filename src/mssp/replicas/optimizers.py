@@ -1,0 +1,134 @@
+"""SGD, Adam and AdamW for R replicas at once, each with its own learning rate, eps and weight decay per parameter.
+
+The arithmetic is that of ``torch.optim``, in its order of operations: one replica alone gets the same bits.
+
+Shapes: R replicas, B batch, O outputs and I inputs of a layer, G groups of replicas that see the same inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mssp.nn.backend import runs_triton
+from mssp.replicas.replica import Rates
+
+
+@dataclass(frozen=True)
+class Factored:
+    """The gradient of a matrix as the two batches whose product it is; the matrix itself need not exist.
+
+    Gradient of replica r = rowsᵀ columns, with ``rows`` [R, B, O] and ``columns`` [R, B, I], or [G, B, I] where
+    consecutive replicas share them. The parameter may have more axes, all of them outputs but the last.
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    def product(self) -> Tensor:
+        R, G = len(self.rows), len(self.columns)
+        columns = self.columns.repeat_interleave(R // G, 0) if G < R else self.columns
+        return self.rows.mT @ columns
+
+
+Gradient = Tensor | Factored
+
+
+class Optimizer:
+    """The state of one optimizer for R replicas; ``step`` updates the parameters in place."""
+
+    def __init__(
+        self,
+        kind: str,
+        parameters: Mapping[str, Tensor],
+        rates: Mapping[str, Rates],
+        betas: tuple[float, float],
+        tf32: bool = False,
+    ) -> None:
+        self.kind, self.parameters, self.rates, self.betas, self.tf32 = kind, parameters, rates, betas, tf32
+        self.steps = 0
+        # What no replica ever needs is not computed.
+        self._decays = {name: bool((each.weight_decay != 0).any()) for name, each in rates.items()}
+        self._scales = {name: bool((each.grad_scale != 1).any()) for name, each in rates.items()}
+        self.means: dict[str, Tensor] = {}
+        self.squares: dict[str, Tensor] = {}
+        if kind != "sgd":
+            self.means = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+            self.squares = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+
+    def step(self, gradients: Mapping[str, Gradient], alive: Tensor) -> None:
+        """One update of the replicas that are ``alive`` [R]; the others stay as they are."""
+        self.steps += 1
+        # Asking a GPU would wait for it; there every gradient is masked instead.
+        some_are_dead = alive.device.type != "cpu" or not bool(alive.all())
+        for name, parameter in self.parameters.items():
+            gradient, each = gradients[name], self.rates[name]
+            if self._scales[name]:
+                gradient = _scaled(gradient, each.grad_scale)
+            shrink = 1 - each.lr * each.weight_decay if self._decays[name] else None
+            if isinstance(gradient, Factored) and self._fuses(parameter):
+                self._fused_step(name, gradient, shrink, alive)
+                continue
+            if isinstance(gradient, Factored):
+                gradient = gradient.product().view(parameter.shape)
+            lr = each.lr
+            if some_are_dead:
+                gradient = torch.where(_like(alive, gradient), gradient, 0.0)
+                lr = torch.where(alive, lr, 0.0)
+                shrink = None if shrink is None else torch.where(alive, shrink, 1.0)
+            if shrink is not None:
+                parameter.mul_(_like(shrink, parameter))
+            if self.kind == "sgd":
+                parameter.addcmul_(gradient, _like(lr, parameter), value=-1)
+            else:
+                self._adam(name, gradient, lr)
+
+    def _adam(self, name: str, gradient: Tensor, lr: Tensor) -> None:
+        parameter, mean, square = self.parameters[name], self.means[name], self.squares[name]
+        first, second = self._bias_corrections()
+        mean.lerp_(gradient, 1 - self.betas[0])
+        square.mul_(self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
+        denominator = (square.sqrt() / second).add_(_like(self.rates[name].eps, parameter))
+        parameter.addcdiv_(mean * _like(-lr / first, parameter), denominator)
+
+    def _bias_corrections(self) -> tuple[float, float]:
+        return 1 - self.betas[0] ** self.steps, (1 - self.betas[1] ** self.steps) ** 0.5
+
+    def _fuses(self, parameter: Tensor) -> bool:
+        return runs_triton(parameter.device.type, parameter.dtype)
+
+    def _fused_step(self, name: str, gradient: Factored, shrink: Tensor | None, alive: Tensor) -> None:
+        from mssp.replicas import kernels
+
+        each, first, second = self.rates[name], 1.0, 1.0
+        if self.kind != "sgd":
+            first, second = self._bias_corrections()
+        kernels.update(
+            self.parameters[name],
+            self.means.get(name),
+            self.squares.get(name),
+            gradient.rows,
+            gradient.columns,
+            step_size=(each.lr / first).float(),
+            eps=each.eps.float(),
+            shrink=None if shrink is None else shrink.float(),
+            alive=alive,
+            betas=self.betas,
+            root_correction=second,
+            tf32=self.tf32,
+        )
+
+
+def _scaled(gradient: Gradient, factor: Tensor) -> Gradient:
+    if isinstance(gradient, Factored):
+        return Factored(gradient.rows * _like(factor, gradient.rows), gradient.columns)
+    return gradient * _like(factor, gradient)
+
+
+def _like(per_replica: Tensor, tensor: Tensor) -> Tensor:
+    """[R] as [R, 1, ...], in the tensor's precision."""
+    shaped = per_replica.view(-1, *(1,) * (tensor.dim() - 1))
+    return shaped if shaped.dtype == torch.bool else shaped.to(tensor.dtype)

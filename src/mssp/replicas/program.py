@@ -1,0 +1,67 @@
+"""What R replicas compute: the interface between a model and the loop that trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mssp.param_info import ParamInfo
+from mssp.replicas.optimizers import Gradient
+from mssp.replicas.replica import Replica
+from mssp.values import Values
+
+Constants = Mapping[str, Tensor]  # what a replica has beside its parameters: multipliers, buffers
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass forward and backward: losses [R], outputs [R, B, ..., C], and a gradient per parameter."""
+
+    losses: Tensor
+    outputs: Tensor
+    gradients: Mapping[str, Gradient]
+
+
+class Program(Protocol):
+    """A model for any number of replicas.
+
+    Inputs are [G, B, ...] and targets [G, B, ...]: G groups of consecutive replicas see the same batch.
+    """
+
+    infos: Sequence[ParamInfo]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def setup(
+        self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
+    ) -> tuple[dict[str, Tensor], Constants]:
+        """Initial parameters [R, ...] and constants; a plan that does not go with the model is refused."""
+        ...
+
+    def outputs(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor) -> Tensor: ...
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """[R], from outputs [R, B, ..., C] and targets [R, B, ...]."""
+        ...
+
+    def gradients(
+        self,
+        parameters: Mapping[str, Tensor],
+        constants: Constants,
+        x: Tensor,
+        targets: Tensor,
+        seeds: Sequence[int],
+        step: int,
+    ) -> Step:
+        """Targets are [R, B, ...] here; ``seeds`` are those of the groups."""
+        ...
+
+    def floats_per_example(self) -> int: ...
+
+
+def per_replica(groups: Tensor, replicas: int) -> Tensor:
+    """[G, ...] as [R, ...]: consecutive replicas share a group."""
+    return groups if len(groups) == replicas else groups.repeat_interleave(replicas // len(groups), 0)

@@ -1,0 +1,168 @@
+"""Train replicas on a dataset, as many at a time as fit, and say how each went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mssp.data.dataset import Dataset, Split
+from mssp.replicas.lockstep import Lockstep
+from mssp.replicas.memory import even_parts, examples_that_fit, replicas_that_fit
+from mssp.replicas.metrics import NAMES
+from mssp.replicas.program import Program
+from mssp.replicas.replica import Replica
+from mssp.shape import positive_int
+
+Curve = npt.NDArray[np.float32]
+_LARGEST_EVALUATION = 1000  # examples; more at once is no faster
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train and where to look.
+
+    Args:
+        validate_at: numbers of updates after which to evaluate on the validation set, beside the end.
+        validation: how many validation examples to use, the first of them; None for all.
+    """
+
+    steps: int
+    batch: int
+    validate_at: tuple[int, ...] = ()
+    validation: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch"):
+            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        if self.validation is not None:
+            object.__setattr__(self, "validation", positive_int("validation", self.validation))
+        for step in self.validate_at:
+            if not 0 <= step <= self.steps:
+                raise ValueError(f"validate_at lies within the {self.steps} steps of training, got {step}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One replica's training.
+
+    ``curves`` holds loss, accuracy and top5 of every step's batch before its update, NaN once the replica diverged
+    (``diverged_at`` updates); ``validation`` the same at the end, and ``validations`` after the updates asked for.
+    """
+
+    curves: dict[str, Curve]
+    validation: dict[str, float]
+    validations: dict[int, dict[str, float]] = field(default_factory=dict)
+    diverged_at: int | None = None
+
+
+class Feed:
+    """A dataset on a device: bytes stay bytes there, and a batch is normalised when it is taken."""
+
+    def __init__(self, data: Dataset, device: str | torch.device = "cpu") -> None:
+        self.data, self.device = data, torch.device(device)
+        self._scale, self._shift = (torch.from_numpy(each).to(self.device) for each in data.scale_and_shift())
+        self._train = self._moved(data.train)
+        self._validation = self._moved(data.validation)
+
+    def batches(self, seeds: Sequence[int], schedule: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
+        """For every step, inputs [G, B, D] and targets [G, B] of G seeds."""
+        orders = [self.data.batches(seed, schedule.batch, schedule.steps) for seed in seeds]
+        chosen = torch.from_numpy(np.stack(orders, axis=1)).to(self.device)
+        inputs, targets = self._train
+        for examples in chosen:
+            yield self._normalised(inputs[examples]), targets[examples]
+
+    def validation(self, count: int | None) -> tuple[Tensor, Tensor]:
+        inputs, targets = self._validation
+        if count is not None and count > len(targets):
+            raise ValueError(f"{count} validation examples were asked for, {self.data.name} has {len(targets)}")
+        return self._normalised(inputs[:count]), targets[:count]
+
+    def _normalised(self, inputs: Tensor) -> Tensor:
+        return torch.addcmul(self._shift, inputs.to(torch.float32), self._scale)
+
+    def _moved(self, split: Split) -> tuple[Tensor, Tensor]:
+        inputs = torch.from_numpy(split.inputs.reshape(len(split), -1)).to(self.device)
+        return inputs, torch.from_numpy(split.targets).to(self.device)
+
+
+def train(
+    program: Program,
+    replicas: Sequence[Replica],
+    feed: Feed,
+    schedule: Schedule,
+    *,
+    precision: str = "float32",
+    largest: int | None = None,
+    on_step: Callable[[int], None] | None = None,
+) -> list[Outcome]:
+    """Train every replica on its own order of the data, in a single pass.
+
+    Replicas are trained in parts that fit into memory; a part that does not fit after all is halved.
+
+    Args:
+        largest: at most so many replicas at a time.
+        on_step: told, after every step, how many replicas took it.
+    """
+    optimizer = replicas[0].plan.optimizer if replicas else "sgd"
+    fitting = replicas_that_fit(program, optimizer, schedule.batch, feed.device)
+    found: list[Outcome] = []
+    for part in even_parts(len(replicas), min(fitting, largest or fitting)):
+        found += _train_halving(program, replicas[part], feed, schedule, precision, on_step)
+    return found
+
+
+def _train_halving(
+    program: Program,
+    replicas: Sequence[Replica],
+    feed: Feed,
+    schedule: Schedule,
+    precision: str,
+    on_step: Callable[[int], None] | None,
+) -> list[Outcome]:
+    try:
+        return _train_together(Lockstep(program, replicas, device=feed.device, precision=precision), feed, schedule, on_step)
+    except torch.OutOfMemoryError:
+        if len(replicas) == 1:
+            raise
+    torch.cuda.empty_cache()
+    middle = -(-len(replicas) // 2)
+    halves = replicas[:middle], replicas[middle:]
+    return [done for half in halves for done in _train_halving(program, half, feed, schedule, precision, on_step)]
+
+
+def _train_together(
+    lockstep: Lockstep, feed: Feed, schedule: Schedule, on_step: Callable[[int], None] | None
+) -> list[Outcome]:
+    R = len(lockstep.replicas)
+    curves = torch.full((schedule.steps, R, len(NAMES)), torch.nan, device=feed.device)
+    held_out = feed.validation(schedule.validation)
+    at_once = min(_LARGEST_EVALUATION, examples_that_fit(lockstep.program, R, feed.device))
+    validations: dict[int, Tensor] = {}
+    for step, (x, targets) in enumerate(feed.batches(lockstep.seeds, schedule)):
+        if step in schedule.validate_at:
+            validations[step] = lockstep.evaluate(*held_out, at_once)
+        curves[step] = lockstep.step(x, targets)
+        if on_step is not None:
+            on_step(R)
+    last = lockstep.evaluate(*held_out, at_once)
+    if schedule.steps in schedule.validate_at:
+        validations[schedule.steps] = last
+    # One transfer for everything: asking for a number earlier would have waited for the device.
+    numbers = curves.permute(1, 2, 0).cpu().numpy()
+    ends = last.tolist()
+    between = {step: each.tolist() for step, each in validations.items()}
+    return [
+        Outcome(
+            curves={name: np.ascontiguousarray(numbers[r, index]) for index, name in enumerate(NAMES)},
+            validation=dict(zip(NAMES, ends[r], strict=True)),
+            validations={step: dict(zip(NAMES, each[r], strict=True)) for step, each in between.items()},
+            diverged_at=diverged_at,
+        )
+        for r, diverged_at in enumerate(lockstep.diverged_at)
+    ]

@@ -1,0 +1,117 @@
+"""Updates of R replicas: torch.optim's, and the kernel's the same as the formula's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from mssp.nn import MLPConfig, backend
+from mssp.replicas.lockstep import Lockstep
+from mssp.replicas.mlp import MLPProgram
+from mssp.replicas.optimizers import Factored, Gradient, Optimizer
+from mssp.replicas.replica import Rates
+from tests.replicas.models import replica
+
+R, ROWS, COLUMNS, BATCH = 4, 37, 70, 21
+
+
+def some_rates(generator: torch.Generator, weight_decay: float = 0.0) -> Rates:
+    lr = torch.rand(R, generator=generator, dtype=torch.float64) * 0.1
+    eps = torch.tensor([1e-8, 1e-3, 1.0, 1e-12], dtype=torch.float64)
+    return Rates(lr, eps, torch.full((R,), weight_decay).double(), torch.tensor([1.0, 2.0, 1.0, 0.5]).double())
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_it_is_torch_optim_with_groups(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    decay = 0.3 if kind == "adamw" else 0.0
+    shapes = {"a": (ROWS, COLUMNS), "b": (3, 5, 2)}
+    parameters = {name: torch.randn(R, *shape, generator=generator) for name, shape in shapes.items()}
+    rates = {name: some_rates(generator, decay) for name in shapes}
+    # Groups of torch.optim: one for every parameter of every replica.
+    single = {(name, r): parameters[name][r].clone().requires_grad_() for name in shapes for r in range(R)}
+    groups = [
+        {"params": [tensor], "lr": rates[name].lr[r].item(), "eps": rates[name].eps[r].item(), "weight_decay": decay}
+        for (name, r), tensor in single.items()
+    ]
+    for group in groups if kind == "sgd" else ():
+        del group["eps"]
+    known = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    reference = known[kind](groups)
+    optimizer = Optimizer(kind, parameters, rates, (0.9, 0.999))
+    for _ in range(5):
+        gradients: dict[str, Gradient] = {}
+        for name, parameter in parameters.items():
+            gradient = torch.randn(parameter.shape, generator=generator)
+            gradients[name] = gradient
+            for r in range(R):
+                single[name, r].grad = gradient[r] * rates[name].grad_scale[r].float()
+        optimizer.step(gradients, torch.ones(R, dtype=torch.bool))
+        reference.step()
+    for (name, r), tensor in single.items():
+        assert torch.equal(parameters[name][r], tensor), (name, r)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("batch", [BATCH, 70])
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_the_kernel_is_the_formula(kind: str, groups: int, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    start = torch.randn(R, ROWS, COLUMNS, generator=generator)
+    rates = {"w": some_rates(generator, 0.3 if kind == "adamw" else 0.0)}
+    both = []
+    for fused in (True, False):
+        again = torch.Generator().manual_seed(2)
+        optimizer = Optimizer(kind, {"w": start.clone()}, rates, (0.9, 0.99))
+        if fused:
+            monkeypatch.setattr(Optimizer, "_fuses", lambda self, parameter: True)
+        else:
+            monkeypatch.undo()
+        for step in range(3):
+            # Transposed in memory, as what comes back to a shared product is.
+            rows = torch.randn(batch, R, ROWS, generator=again).transpose(0, 1)
+            columns = torch.randn(groups, batch, COLUMNS, generator=again)
+            alive = torch.tensor([True, True, step < 1, True])
+            optimizer.step({"w": Factored(rows, columns)}, alive)
+        both.append((optimizer.parameters["w"], optimizer.means.get("w"), optimizer.squares.get("w")))
+    kernel, formula = both
+    torch.testing.assert_close(kernel[0], formula[0], rtol=1e-5, atol=1e-5)
+    for mine, theirs in zip(kernel[1:], formula[1:], strict=True):
+        if mine is not None and theirs is not None:  # moments of a frozen replica are nobody's concern
+            torch.testing.assert_close(mine[[0, 1, 3]], theirs[[0, 1, 3]], rtol=1e-4, atol=1e-5)
+
+
+def test_the_kernel_skips_frozen_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Optimizer, "_fuses", lambda self, parameter: True)
+    start = torch.randn(R, ROWS, COLUMNS)
+    optimizer = Optimizer("sgd", {"w": start.clone()}, {"w": some_rates(torch.Generator().manual_seed(0))}, (0.9, 0.99))
+    rows = torch.full((R, BATCH, ROWS), torch.nan)
+    optimizer.step({"w": Factored(rows, torch.randn(1, BATCH, COLUMNS))}, torch.zeros(R, dtype=torch.bool))
+    assert torch.equal(optimizer.parameters["w"], start)
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("active", [None, 2], ids=["soft", "top-2"])
+def test_factored_gradients_are_autograds(active: int | None, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = MLPConfig(20, 7, width=32, expert_width=8, experts=4, active=active, blocks=blocks)
+    replicas = [replica(config, "sgd", 0.1, seed=r // 2) for r in range(R)]
+    lockstep = Lockstep(MLPProgram(config), replicas)
+    for parameter in lockstep.parameters.values():  # zero readouts send nothing back
+        parameter.normal_(std=0.2, generator=torch.Generator().manual_seed(len(parameter)))
+    x, targets = torch.randn(2, BATCH, 20), torch.randint(7, (2, BATCH)).repeat_interleave(2, 0)
+
+    def gradients() -> dict[str, Tensor]:
+        done = lockstep.program.gradients(lockstep.parameters, lockstep.constants, x, targets, lockstep.seeds, 0)
+        return {
+            name: each.product().view(lockstep.parameters[name].shape) if isinstance(each, Factored) else each
+            for name, each in done.gradients.items()
+        }
+
+    expected = gradients()
+    monkeypatch.setattr(backend, "fused", lambda x: True)
+    found = gradients()
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert gradient.abs().max() > 0
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
