@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from mssp.replicas.program import Program, per_replica
 from mssp.replicas.replica import Replica, betas_of, check_alike, rates, resolved, shared_seeds
 
 PRECISIONS = ("float32", "tf32")
+_EAGER_STEPS = 3  # before a GPU records one: kernels are compiled and libraries set up by then
 
 
 class Lockstep:
@@ -58,16 +59,30 @@ class Lockstep:
         )
         self._alive = torch.ones(len(replicas), dtype=torch.bool, device=self.device)
         self._diverged_at = torch.full((len(replicas),), -1, device=self.device)
+        self._updates = torch.zeros((), dtype=torch.long, device=self.device)
+        self._eager_steps = _EAGER_STEPS if self.device.type == "cuda" and program.recordable else 0
+        self._recorded: _Recorded | None = None
 
     def step(self, x: Tensor, targets: Tensor) -> Tensor:
         """One update of every replica; its loss, accuracy and top-5 before the update, [R, 3]."""
+        if self._recorded is None:
+            found = self._step(x, targets)
+            if self._eager_steps and self.steps == self._eager_steps:
+                self._recorded = _Recorded(self._step, x, targets)
+        else:
+            found = self._recorded.replay(x, targets)
+        self.steps += 1
+        return found
+
+    def _step(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Changes nothing but tensors in place, so that a GPU can record it and replay it."""
         targets = per_replica(targets, len(self.replicas))
         with _products_in(self._tf32):
             done = self.program.gradients(self.parameters, self.constants, x, targets, self.seeds, self.steps)
             self._mark_diverged(done.losses)
             with torch.no_grad():
                 self._optimizer.step(done.gradients, self._alive)
-        self.steps += 1
+            self._updates += 1
         found = metrics.measured(done.losses, done.outputs, targets)
         return torch.where(self._alive.unsqueeze(-1), found, torch.nan)
 
@@ -100,8 +115,24 @@ class Lockstep:
 
     def _mark_diverged(self, losses: Tensor) -> None:
         finite = losses.isfinite()
-        self._diverged_at = torch.where(self._alive & ~finite, self.steps, self._diverged_at)
-        self._alive = self._alive & finite
+        torch.where(self._alive & ~finite, self._updates, self._diverged_at, out=self._diverged_at)
+        self._alive &= finite
+
+
+class _Recorded:
+    """A step as a CUDA graph: a hundred small operations are launched as one, where launching takes longer."""
+
+    def __init__(self, step: Callable[[Tensor, Tensor], Tensor], x: Tensor, targets: Tensor) -> None:
+        self._x, self._targets = x.clone(), targets.clone()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._found = step(self._x, self._targets)
+
+    def replay(self, x: Tensor, targets: Tensor) -> Tensor:
+        self._x.copy_(x)
+        self._targets.copy_(targets)
+        self._graph.replay()
+        return self._found.clone()
 
 
 @contextlib.contextmanager

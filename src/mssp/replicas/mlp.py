@@ -75,10 +75,14 @@ class MLPProgram:
             parameter.requires_grad_(False)
         return Step(losses.detach(), acts["readout"].detach(), found)
 
+    @property
+    def recordable(self) -> bool:
+        return self.config.soft or not self.config.noise  # noise is drawn anew on the CPU
+
     def floats_per_example(self) -> int:
         """The numbers that one example keeps in memory, forward and backward, roughly."""
         config = self.config
-        block = 8 * config.experts * config.expert_width + 6 * config.experts + 4 * config.width
+        block = 10 * config.experts * config.expert_width + 6 * config.experts + 4 * config.width
         return 4 * config.width + config.blocks * block + 8 * config.outputs
 
     def _forward(

@@ -97,6 +97,10 @@ class ModuleProgram:
         gradients, (losses, outputs) = self._over_replicas(differentiated, parameters, constants, x, targets)
         return Step(losses, outputs, gradients)
 
+    @property
+    def recordable(self) -> bool:
+        return False  # a module may do anything in its forward pass
+
     def floats_per_example(self) -> int:
         """Unknown for a module that is not ours: as much as a hundred activations of the widest layer's sides."""
         return 100 * max(max(shape[-2:], default=1) for shape in self.shapes.values())

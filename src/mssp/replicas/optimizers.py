@@ -49,7 +49,8 @@ class Optimizer:
         tf32: bool = False,
     ) -> None:
         self.kind, self.parameters, self.rates, self.betas, self.tf32 = kind, parameters, rates, betas, tf32
-        self.steps = 0
+        # On a GPU the count lives there: a captured step then takes it from memory, not from the moment of capture.
+        self._steps = torch.zeros((), dtype=torch.float64, device=next(iter(parameters.values())).device)
         # What no replica ever needs is not computed.
         self._decays = {name: bool((each.weight_decay != 0).any()) for name, each in rates.items()}
         self._scales = {name: bool((each.grad_scale != 1).any()) for name, each in rates.items()}
@@ -61,7 +62,7 @@ class Optimizer:
 
     def step(self, gradients: Mapping[str, Gradient], alive: Tensor) -> None:
         """One update of the replicas that are ``alive`` [R]; the others stay as they are."""
-        self.steps += 1
+        self._steps += 1
         # Asking a GPU would wait for it; there every gradient is masked instead.
         some_are_dead = alive.device.type != "cpu" or not bool(alive.all())
         for name, parameter in self.parameters.items():
@@ -89,13 +90,16 @@ class Optimizer:
     def _adam(self, name: str, gradient: Tensor, lr: Tensor) -> None:
         parameter, mean, square = self.parameters[name], self.means[name], self.squares[name]
         first, second = self._bias_corrections()
+        if not parameter.is_cuda:
+            second = float(second)  # divided by in double precision, as torch.optim does
         mean.lerp_(gradient, 1 - self.betas[0])
         square.mul_(self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
         denominator = (square.sqrt() / second).add_(_like(self.rates[name].eps, parameter))
         parameter.addcdiv_(mean * _like(-lr / first, parameter), denominator)
 
-    def _bias_corrections(self) -> tuple[float, float]:
-        return 1 - self.betas[0] ** self.steps, (1 - self.betas[1] ** self.steps) ** 0.5
+    def _bias_corrections(self) -> tuple[Tensor, Tensor]:
+        first, second = (1 - beta**self._steps for beta in self.betas)
+        return first, second.sqrt()
 
     def _fuses(self, parameter: Tensor) -> bool:
         return runs_triton(parameter.device.type, parameter.dtype)
@@ -103,21 +107,20 @@ class Optimizer:
     def _fused_step(self, name: str, gradient: Factored, shrink: Tensor | None, alive: Tensor) -> None:
         from mssp.replicas import kernels
 
-        each, first, second = self.rates[name], 1.0, 1.0
-        if self.kind != "sgd":
-            first, second = self._bias_corrections()
+        each = self.rates[name]
+        first, second = self._bias_corrections()
         kernels.update(
             self.parameters[name],
             self.means.get(name),
             self.squares.get(name),
             gradient.rows,
             gradient.columns,
-            step_size=(each.lr / first).float(),
+            step_size=(each.lr if self.kind == "sgd" else each.lr / first).float(),
             eps=each.eps.float(),
             shrink=None if shrink is None else shrink.float(),
             alive=alive,
             betas=self.betas,
-            root_correction=second,
+            root_correction=second.float(),
             tf32=self.tf32,
         )
 

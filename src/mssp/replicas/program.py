@@ -35,6 +35,11 @@ class Program(Protocol):
     infos: Sequence[ParamInfo]
     shapes: Mapping[str, tuple[int, ...]]
 
+    @property
+    def recordable(self) -> bool:
+        """Whether every step is the same program, which a GPU can record once and replay."""
+        ...
+
     def setup(
         self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
     ) -> tuple[dict[str, Tensor], Constants]:
