@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
+from mssp.rules import REGIMES
+
 
 def _optional(metavar: str, read: Callable[[str], Any], what: str) -> PrimitiveConstructorSpec[Any]:
     def parse(words: list[str]) -> Any:
@@ -79,6 +81,14 @@ ByRoleOnly = Annotated[
     tyro.conf.UseAppendAction,
     tyro.conf.arg(metavar="ROLE=X [...]", help_behavior_hint=""),
 ]
+ByRegime = Annotated[
+    tuple[_Words, ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(metavar="REGIME=X [...]", help_behavior_hint=""),
+]
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [...]", help_behavior_hint="")]
+Sizes = Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT [...]", help_behavior_hint="")]
+Numbers = Annotated[tuple[float, ...], tyro.conf.arg(metavar="NUMBER [...]", help_behavior_hint="")]
 
 
 def by_role(flag: str, given: Sequence[Sequence[str]], everywhere: str) -> dict[str, float]:
@@ -93,4 +103,13 @@ def by_role(flag: str, given: Sequence[Sequence[str]], everywhere: str) -> dict[
             found[key] = float(text)
         except ValueError:
             raise ValueError(f"{flag} takes a number or ROLE=NUMBER, got {word!r}") from None
+    return found
+
+
+def by_regime(flag: str, given: Sequence[Sequence[str]]) -> dict[str, float]:
+    """``III=1024`` as a mapping."""
+    found = by_role(flag, given, everywhere="")
+    for regime in found:
+        if regime not in REGIMES:
+            raise ValueError(f"{flag} takes REGIME=NUMBER with one of {', '.join(REGIMES)}, got {regime or 'no regime'!r}")
     return found

@@ -1,0 +1,103 @@
+"""What commands that train have in common: data, length, device, store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+from mssp.cli import flags
+from mssp.planning import Plan
+from mssp.shape import positive_int
+from mssp.tuned import Tuned, data_with_tuned_multipliers, tuned
+
+if TYPE_CHECKING:
+    from mssp.sweep.execution import Backend, Job
+    from mssp.sweep.store import Store
+
+_ONES = 0.01  # a learning rate to look around where none was tuned
+
+
+@dataclass
+class RunFlags:
+    data: flags.Name = "clusters"
+    """clusters (embedded, the default), tinyimagenet, cifar10, or an .npz file or folder of images"""
+    steps: flags.Size = 1000
+    """training steps of a run, in a single pass (default 1000)"""
+    batch: flags.Size = 50
+    """examples per step (default 50)"""
+    validation: flags.Size = None
+    """validation examples to use (default: all)"""
+    active: flags.Size = None
+    """experts per input where there are eight, growing with their number (default: all)"""
+    readout: flags.Name = "zero"
+    """how the readout starts: zero (default), mup (std 1/N) or scheme"""
+    store: flags.Path = "runs.sqlite"
+    """where runs are kept: a killed command goes on from there (default runs.sqlite)"""
+    device: flags.Name = "auto"
+    """auto (a GPU if there is one), cpu, cuda or cuda:1"""
+    precision: flags.Name = "float32"
+    """of matrix products: float32 (default), or tf32, about twice as fast on GPUs"""
+    backend: flags.Name = "local"
+    """local (this process), or ray (tasks on a Ray cluster, one that is started if there is none)"""
+    json: bool = False
+    """print JSON"""
+    plot: flags.Path = None
+    """write a figure: .html, or .svg, .pdf, .png"""
+    export: flags.Path = None
+    """write all runs as a table: .csv, .parquet, .json or .jsonl"""
+
+    def job(self, *, keep_curves: bool, steps: int | None = None) -> Job:
+        from mssp.data import load
+        from mssp.replicas import Schedule
+        from mssp.replicas.lockstep import PRECISIONS
+        from mssp.sweep.execution import Job
+
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"unknown --precision {self.precision!r}: use one of {', '.join(PRECISIONS)}")
+        schedule = Schedule(
+            steps or positive_int("--steps", self.steps or 0),
+            positive_int("--batch", self.batch or 0),
+            validation=self.validation,
+        )
+        return Job(load(self.data or "clusters"), schedule, self.precision or "", keep_curves)
+
+    def runner(self) -> Backend:
+        from mssp.sweep.execution import Local, pick_device
+
+        if self.backend == "local":
+            return Local(pick_device(self.device or "auto"))
+        if self.backend == "ray":
+            from mssp.sweep.on_ray import Ray
+
+            return Ray(self.device or "auto")
+        raise ValueError(f"unknown --backend {self.backend!r}: use local or ray")
+
+    def opened(self) -> Store:
+        from mssp.sweep.store import Store
+
+        return Store(self.store or "runs.sqlite", device=_device_text())
+
+
+def _device_text() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
+
+
+def multipliers(
+    asked: str, data: str, optimizer: str, regime: str, scheme: str, active: int | None, readout: str
+) -> Tuned:
+    """``tuned`` for this data, ``ones``, another data set's, or those in a plan file."""
+    if asked == "ones":
+        return Tuned(_ONES)
+    if asked == "tuned" or asked in data_with_tuned_multipliers():
+        return tuned(data if asked == "tuned" else asked, optimizer, regime, scheme, active=active, readout=readout)
+    file = FilePath(asked)
+    if not file.exists():
+        known = ", ".join(("tuned", "ones", *data_with_tuned_multipliers()))
+        raise ValueError(f"--multipliers {asked!r} is no file, and none of {known}")
+    try:
+        return Tuned.of(Plan.from_json(file.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{asked}: {error}") from None

@@ -1,0 +1,126 @@
+"""``mssp sweep``: does the best learning rate stay as the model grows?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mssp.cli import flags, show
+from mssp.cli.run_flags import RunFlags, multipliers
+from mssp.rules import REGIMES, check_cell, check_names
+from mssp.shape import positive_int
+
+if TYPE_CHECKING:
+    from mssp.sweep.learning_rates import Setting
+    from mssp.sweep.transfer import Transfer
+    from mssp.tuned import Tuned
+
+
+@dataclass
+class SweepCommand(RunFlags):
+    """Sweep the learning rate at several widths of the paper's MLP MoE, for each scheme.
+
+    Says, for each setting: the best learning rate of every width, whether it stays as the width grows, what taking the
+    narrowest model's best one costs, and whether wider is better. Runs of one width train together, as one program.
+    """
+
+    regime: flags.Names = ("II",)
+    """I, II, III, or several (default II)"""
+    scheme: flags.Names = ("mssp", "mup")
+    """schemes to compare (default mssp mup)"""
+    optimizer: flags.Names = ("sgd",)
+    """sgd, adam, adamw, or several (default sgd)"""
+    widths: flags.Sizes = (128, 256, 512)
+    """widths N (default 128 256 512)"""
+    largest: flags.ByRegime = ()
+    """a regime's largest width, where it should end earlier: III=1024"""
+    seeds: flags.Size = 4
+    """runs of each kind, that differ in initial weights and order of data (default 4)"""
+    lr_points: flags.Size = 8
+    """learning rates per curve, around the tuned one (default 8)"""
+    lr_ratio: flags.Number = 2.0
+    """the factor between them (default 2)"""
+    lrs: flags.Numbers = ()
+    """these learning rates instead"""
+    multipliers: flags.Name = "tuned"
+    """tuned (for this data; the default), ones, a data set's name, or a plan file of mssp tune"""
+    metric: flags.Name = "train_top5"
+    """what runs are judged by (default train_top5)"""
+
+    def run(self) -> int:
+        from mssp.sweep.learning_rates import METRICS, Rates, transfers, trials
+        from mssp.sweep.progress import watcher
+
+        if self.metric not in METRICS:
+            raise ValueError(f"unknown --metric {self.metric!r}: use one of {', '.join(METRICS)}")
+        metric = METRICS[self.metric]
+        rates = Rates(positive_int("--lr-points", self.lr_points or 0), self.lr_ratio or 0.0, tuple(self.lrs))
+        widths = self._widths()
+        backend = self.runner()
+        job = self.job(keep_curves=True)
+        settings = self._settings(job.data.name)
+        asked = trials(settings, widths, self.seeds or 0, rates)
+        name = f"sweep {job.data.name}, {job.schedule.steps} steps of {job.schedule.batch}, {job.precision}"
+        with self.opened() as store:
+            study = store.study(name, job.settings)
+            study.add(backend.chunks(asked, job))
+            watching = watcher(metric.name, metric.higher_is_better)
+            try:
+                backend.run(study, job, watching)
+            finally:
+                watching.stop()
+            found = transfers(study.runs(), metric, asked)
+            if self.export is not None:
+                from mssp.sweep.export import export
+
+                export(study, self.export)
+        self._show(name, found)
+        return 0
+
+    def _show(self, name: str, found: dict[Setting, Transfer]) -> None:
+        from mssp.sweep import transfer_text
+
+        if self.json:
+            print(json.dumps({"study": name, "settings": transfer_text.as_json(found)}, indent=1))
+        else:
+            headings = [transfer_text.heading(setting, transfer) for setting, transfer in found.items()]
+            show.lines(transfer_text.lines(found), emphasised=headings)
+        if self.plot is not None:
+            from mssp.report.figures import transfer_figure
+            from mssp.report.saving import save
+
+            save(transfer_figure({str(setting): transfer for setting, transfer in found.items()}, name), self.plot)
+
+    def _settings(self, data: str) -> dict[Setting, Tuned]:
+        from mssp.sweep.learning_rates import Setting
+
+        found = {}
+        for regime in self.regime:
+            for optimizer in self.optimizer:
+                for scheme in self.scheme:
+                    check_names(scheme, optimizer, regime)
+                    check_cell(scheme, regime, optimizer)
+                    setting = Setting(optimizer, regime, scheme, self.active, self.readout or "zero")
+                    found[setting] = multipliers(
+                        self.multipliers or "tuned", data, optimizer, regime, scheme, self.active, self.readout or "zero"
+                    )
+        return found
+
+    def _widths(self) -> dict[str, list[int]]:
+        """The widths of each regime; a shape that none of its family has is refused before anything is loaded."""
+        from mssp.families import family
+
+        if not self.widths:
+            raise ValueError("--widths is empty: say at least one width")
+        ends = flags.by_regime("--largest", self.largest)
+        found = {}
+        for regime in self.regime:
+            if regime not in REGIMES:
+                raise ValueError(f"unknown --regime {regime!r}: use one of {', '.join(REGIMES)}")
+            found[regime] = [width for width in sorted(set(self.widths)) if width <= ends.get(regime, width)]
+            if not found[regime]:
+                raise ValueError(f"--largest {regime}={ends[regime]:g} leaves no width: {min(self.widths)} is the least")
+            for width in found[regime]:
+                family(regime, width, active=self.active)
+        return found

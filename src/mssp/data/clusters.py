@@ -1,0 +1,110 @@
+"""A classification problem made of nothing but a seed, for runs where no data are at hand.
+
+    x = a_s + R_s (b_k + m_kj) + noise        s: superclass, k: class in it, j: mode, all centres normal
+
+Three levels: superclasses lie apart, classes lie around the centre of their superclass, and every class is made of
+modes. Modes come in opposite pairs m and -m, so the mean of a class says little about it, and a linear classifier
+learns little more than superclasses. All superclasses share one arrangement of modes, each turned its own way by R_s (a
+permutation of the axes, and signs): what tells classes apart in one region of space is of no use in another, which is
+what experts are for.
+
+Everything is computed by operations that IEEE arithmetic defines to the last bit, one number at a time, so the checksum
+is taken over the numbers themselves: no matrix products, whose sums depend on the processor. Example i does not depend
+on how many there are.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from mssp.data.arguments import between, whole
+from mssp.data.dataset import Dataset, Split
+from mssp.data.streams import normals, order, words
+
+# Standard deviations of superclasses' and classes' centres, in units of the modes'.
+SUPERCLASS_SPREAD = 0.3
+CLASS_SPREAD = 0.15
+MODES = 4
+# Of the noise, at difficulty 0 and at difficulty 1.
+LEAST_NOISE, MOST_NOISE = 0.5, 3.0
+
+
+def clusters(
+    examples: int = 50_000,
+    validation: int = 5_000,
+    classes: int = 100,
+    inputs: int = 64,
+    superclasses: int = 10,
+    difficulty: float = 0.5,
+    seed: int = 0,
+) -> Dataset:
+    """Clusters of clusters of clusters; every coordinate has mean 0 and mean square 1.
+
+    >>> data = clusters(examples=200, validation=100, classes=4, inputs=8, superclasses=2)
+    >>> data.train.inputs.shape, data.train.targets[:6].tolist()
+    ((200, 8), [0, 1, 2, 3, 0, 1])
+
+    Args:
+        difficulty: 0 (any small network tells all classes apart) to 1 (hardly anything can), through the noise.
+        seed: of everything: the centres, the modes and the noise.
+    """
+    classes, inputs = whole("classes", classes, least=2), whole("inputs", inputs)
+    superclasses, seed = whole("superclasses", superclasses), whole("seed", seed, least=None)
+    if superclasses > classes:
+        raise ValueError(f"{superclasses} superclasses cannot be made of {classes} classes: use at most {classes}")
+    noise = LEAST_NOISE + (MOST_NOISE - LEAST_NOISE) * between("difficulty", difficulty, 0, 1)
+    centres = _centres(classes, inputs, superclasses, seed)
+    means = _column_means(centres)
+    # Of the distribution, not of a sample: an example then stays the same when more are drawn.
+    rms = np.sqrt(_column_means(np.square(centres - means)) + noise * noise)
+    centres_CJD = ((centres - means) / rms).astype(np.float32).reshape(classes, MODES, inputs)
+    noise_D = (noise / rms).astype(np.float32)
+    return Dataset(
+        name="clusters",
+        classes=classes,
+        train=_split("train", whole("examples", examples), centres_CJD, noise_D, seed),
+        validation=_split("validation", whole("validation", validation), centres_CJD, noise_D, seed),
+        source=f"made by mssp: {superclasses} superclasses, difficulty {difficulty:g}, seed {seed}",
+    )
+
+
+def _centres(classes: int, inputs: int, superclasses: int, seed: int) -> npt.NDArray[np.float64]:
+    """The centre of every mode of every class, [classes · MODES, inputs]."""
+    in_superclass = -(-classes // superclasses)
+    regions = SUPERCLASS_SPREAD * _table(superclasses, inputs, "superclasses", seed)
+    middles = CLASS_SPREAD * _table(in_superclass, inputs, "classes", seed)
+    half = _table(in_superclass * MODES // 2, inputs, "modes", seed).reshape(in_superclass, MODES // 2, inputs)
+    arrangement = middles[:, None] + np.concatenate([half, -half], axis=1)
+    centres = np.empty((classes, MODES, inputs))
+    for superclass in range(superclasses):
+        axes = order(inputs, "axes", superclass, seed)
+        signs = 1.0 - 2.0 * (words(inputs, "signs", superclass, seed) & np.uint64(1))
+        # Class c belongs to superclass c mod S, so the first classes are of all superclasses.
+        mine = centres[superclass::superclasses]
+        mine[:] = regions[superclass] + (arrangement[..., axes] * signs)[: len(mine)]
+    return centres.reshape(-1, inputs)
+
+
+def _table(rows: int, columns: int, name: str, seed: int) -> npt.NDArray[np.float64]:
+    return normals(rows * columns, name, seed).astype(np.float64).reshape(rows, columns)
+
+
+def _column_means(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """By exact sums: numpy adds in an order that depends on the processor."""
+    return np.array([math.fsum(column) / len(table) for column in table.T.tolist()])
+
+
+def _split(
+    part: str, count: int, centres_CJD: npt.NDArray[np.float32], noise_D: npt.NDArray[np.float32], seed: int
+) -> Split:
+    classes, modes, inputs = centres_CJD.shape
+    # Classes take turns: every beginning of the examples has as many of each.
+    targets = np.arange(count, dtype=np.int64) % classes
+    mode = (words(count, f"{part} modes", seed) % np.uint64(modes)).astype(np.int64)
+    x = normals(count * inputs, f"{part} noise", seed).reshape(count, inputs)
+    x *= noise_D
+    x += centres_CJD[targets, mode]
+    return Split(x, targets)

@@ -1,0 +1,198 @@
+"""Inputs with a class each, in two parts, and the order in which training sees them.
+
+Inputs stay as they were stored, images in bytes; one multiplication and one addition per number normalise them, so a
+device can hold the bytes and normalise a batch at a time.
+
+Shapes: n examples, D numbers in one flattened input, C channels (the last axis of an image).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isfinite, prod
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from mssp.data.arguments import whole
+from mssp.data.streams import order, single_pass
+
+PARTS = ("train", "validation")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One part of a dataset.
+
+    Args:
+        inputs: uint8 images [n, height, width, C] or float32 vectors [n, D].
+        targets: the class of each, int64 [n].
+    """
+
+    inputs: npt.NDArray[Any]
+    targets: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A classification problem.
+
+    >>> images = np.full((2, 1, 1, 3), 255, dtype=np.uint8)
+    >>> split = Split(images, np.array([0, 1]))
+    >>> data = Dataset("white", 2, split, split, mean=(0.5, 0.5, 0.0), std=(0.5, 0.25, 1.0))
+    >>> data.inputs, data.prepared(images)[0].tolist()
+    (3, [1.0, 2.0, 1.0])
+
+    Args:
+        mean, std: what is taken off and divided by, one number or one per entry of the last axis. Bytes are divided by
+            255 before. As they stand, (0,) and (1,), float32 inputs are taken as they are.
+        source: where the data come from, for people.
+    """
+
+    name: str
+    classes: int
+    train: Split
+    validation: Split
+    mean: Sequence[float] = (0.0,)
+    std: Sequence[float] = (1.0,)
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", whole("classes", self.classes))
+        for part in PARTS:
+            _check_split(f"{self.name}'s {part}", getattr(self, part), self.classes)
+        shapes = [getattr(self, part).inputs.shape[1:] for part in PARTS]
+        dtypes = [getattr(self, part).inputs.dtype for part in PARTS]
+        if shapes[0] != shapes[1] or dtypes[0] != dtypes[1]:
+            raise ValueError(
+                f"{self.name}'s train inputs are {_described(shapes[0], dtypes[0])} and its validation inputs "
+                f"{_described(shapes[1], dtypes[1])}: both must be of one kind"
+            )
+        for statistic in ("mean", "std"):
+            numbers = tuple(float(number) for number in getattr(self, statistic))
+            if len(numbers) not in {1, shapes[0][-1]}:
+                expected = "1 number" if shapes[0][-1] == 1 else f"1 or {shapes[0][-1]} numbers"
+                raise ValueError(f"{self.name}'s {statistic} must be {expected}, got {len(numbers)}")
+            if not all(isfinite(number) and (statistic == "mean" or number > 0) for number in numbers):
+                needed = "finite" if statistic == "mean" else "positive and finite"
+                raise ValueError(f"{self.name}'s {statistic} must be {needed}, got {numbers}")
+            object.__setattr__(self, statistic, numbers)
+
+    @property
+    def inputs(self) -> int:
+        """D: the size of one input, flattened."""
+        return prod(self.train.inputs.shape[1:])
+
+    @cached_property
+    def checksum(self) -> str:
+        """16 hexadecimal digits that stand for every number a model can see; the same on every machine."""
+        digest = hashlib.sha256()
+        for part in PARTS:
+            split: Split = getattr(self, part)
+            for array in (split.inputs, split.targets):
+                update_with_array(digest, array)
+        for numbers in (self.mean, self.std, (float(self.classes),)):
+            update_with_array(digest, np.array(numbers, dtype=np.float64))
+        return digest.hexdigest()[:16]
+
+    def scale_and_shift(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Two vectors [D]: a flattened input x, as float32, is normalised by x * scale + shift."""
+        shape = self.train.inputs.shape[1:]
+        unit = 255.0 if self.train.inputs.dtype == np.uint8 else 1.0
+        mean, std = np.array(self.mean), np.array(self.std)
+        scale, shift = (np.broadcast_to(numbers, shape).reshape(-1) for numbers in (1 / (unit * std), -mean / std))
+        return scale.astype(np.float32), shift.astype(np.float32)
+
+    def prepared(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Inputs [n, ...] as a model takes them: flattened and normalised, float32 [n, D]."""
+        if inputs.shape[1:] != self.train.inputs.shape[1:] or inputs.dtype != self.train.inputs.dtype:
+            raise ValueError(
+                f"{self.name}'s inputs are {_described(self.train.inputs.shape[1:], self.train.inputs.dtype)}, "
+                f"got {_described(inputs.shape[1:], inputs.dtype)}"
+            )
+        scale, shift = self.scale_and_shift()
+        flat = inputs.reshape(len(inputs), -1).astype(np.float32)  # a copy, which the next lines change in place
+        flat *= scale
+        flat += shift
+        return flat
+
+    def batches(self, seed: int, batch: int, steps: int) -> npt.NDArray[np.int64]:
+        """The training examples of each step, [steps, batch]: :func:`batches` of this dataset."""
+        return batches(seed, len(self.train), batch, steps, name=self.name)
+
+    def first_classes(self, classes: int) -> Dataset:
+        """The problem of telling its first classes apart."""
+        if whole("classes", classes) > self.classes:
+            raise ValueError(f"{self.name} has {self.classes} classes, {classes} were asked for")
+        if classes == self.classes:
+            return self
+        train, validation = (_of_first_classes(split, classes) for split in (self.train, self.validation))
+        return replace(self, classes=classes, train=train, validation=validation)
+
+
+def batches(
+    seed: SupportsIndex, examples: int, batch: SupportsIndex, steps: SupportsIndex, name: str = "the dataset"
+) -> npt.NDArray[np.int64]:
+    """The examples of each step, [steps, batch]: a single pass, in an order that depends on the seed alone.
+
+    >>> batches(seed=0, examples=6, batch=2, steps=2).tolist()
+    [[3, 0], [2, 4]]
+    """
+    return single_pass(seed, examples, batch, steps, things="examples", name=name)
+
+
+def subset(split: Split, count: int, seed: int = 0) -> Split:
+    """``count`` examples drawn by a seed; fewer are the first of more.
+
+    >>> split = Split(np.arange(4, dtype=np.float32).reshape(4, 1), np.arange(4))
+    >>> subset(split, 2).targets.tolist() == subset(split, 3).targets.tolist()[:2]
+    True
+    """
+    if whole("count", count) > len(split):
+        raise ValueError(f"a subset of {count} examples was asked for, there are {len(split)}")
+    chosen = order(len(split), "subset", whole("seed", seed, least=None))[:count]
+    return Split(split.inputs[chosen], split.targets[chosen])
+
+
+def update_with_array(digest: hashlib._Hash, array: npt.NDArray[Any]) -> None:
+    """Add an array's type, shape and numbers to a hash, in the byte order of most machines."""
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    digest.update(f"{array.dtype.str}{array.shape}".encode())
+    digest.update(array.reshape(-1).view(np.uint8).data)
+
+
+def _of_first_classes(split: Split, classes: int) -> Split:
+    kept = split.targets < classes
+    return Split(split.inputs[kept], split.targets[kept])
+
+
+def _check_split(name: str, split: Split, classes: int) -> None:
+    inputs, targets = split.inputs, split.targets
+    if inputs.dtype not in (np.uint8, np.float32) or inputs.ndim < 2 or not prod(inputs.shape[1:]):
+        raise ValueError(
+            f"{name} inputs must be uint8 images [n, height, width, channels] or float32 vectors [n, size], "
+            f"got {inputs.dtype} {list(inputs.shape)}"
+        )
+    if targets.dtype != np.int64 or targets.ndim != 1:
+        raise ValueError(f"{name} targets must be int64 [n], got {targets.dtype} {list(targets.shape)}")
+    if len(inputs) != len(targets):
+        raise ValueError(f"{name} has {len(inputs)} inputs and {len(targets)} targets: there must be as many of both")
+    if not len(targets):
+        raise ValueError(f"{name} is empty: at least one example is needed")
+    lowest, highest = int(targets.min()), int(targets.max())
+    if lowest < 0 or highest >= classes:
+        raise ValueError(f"{name} targets must lie in 0 to {classes - 1}, got {lowest} to {highest}")
+    if inputs.dtype == np.float32 and not np.isfinite(inputs).all():
+        first = int(np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(1))[0])
+        raise ValueError(f"{name} inputs must be finite, example {first} holds NaN or infinity")
+
+
+def _described(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    return f"{dtype} of {' x '.join(map(str, shape))}"

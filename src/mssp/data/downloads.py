@@ -1,0 +1,196 @@
+"""Public image sets by name: downloaded once, checked, converted to one .npz in a folder for such things.
+
+That folder is what MSSP_DATA says, or ``~/.cache/mssp``. Archives are read in place: no member of one is ever written
+under its own name, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import logging
+import os
+import tarfile
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mssp.data.arguments import whole
+from mssp.data.dataset import Dataset, Split
+from mssp.data.image_files import ZippedFiles, arranged, pillow_image
+from mssp.data.images import IMAGENET_MEAN, IMAGENET_STD, from_npz, of_images, save_npz
+from mssp.data.whole_files import replacing
+
+CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
+CIFAR10_STD = (0.2470, 0.2435, 0.2616)
+_CIFAR10_IMAGE = 3 * 32 * 32
+_CHUNK = 1 << 20
+_PATIENCE_S = 60
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file that its authors publish."""
+
+    url: str
+    size: int
+    md5: str
+
+    @property
+    def name(self) -> str:
+        return self.url.rsplit("/", 1)[-1]
+
+
+TINYIMAGENET = Archive(
+    url="https://cs231n.stanford.edu/tiny-imagenet-200.zip",
+    size=248_100_043,
+    md5="90528d7ca1a48142e341f4ef8d21d0de",
+)
+# The binary version: the other one is pickled.
+CIFAR10 = Archive(
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    size=170_052_171,
+    md5="c32a1d4ab5d03f1284b67883e8d87530",
+)
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept."""
+    asked = os.environ.get("MSSP_DATA")
+    return Path(asked) if asked else Path.home() / ".cache" / "mssp"
+
+
+def tinyimagenet(classes: int = 100, folder: str | Path | None = None, archive: Archive = TINYIMAGENET) -> Dataset:
+    """TinyImageNet: 64 x 64 pixels, 500 training and 50 validation images of each class.
+
+    Args:
+        classes: the first so many of its 200, in the order of their WordNet numbers. The paper takes 100.
+        folder: where downloads are kept; :func:`cache_folder` unless given.
+    """
+    whole("classes", classes)
+
+    def convert(path: Path) -> Dataset:
+        with zipfile.ZipFile(path) as opened:
+            files = ZippedFiles(opened, archive.name.removesuffix(".zip"))
+            arrangement = arranged(files, classes)
+            return of_images(files, arrangement, "tinyimagenet", archive.url, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+
+    return _converted(f"tinyimagenet-{classes}", archive, folder, convert, needs=pillow_image)
+
+
+def cifar10(classes: int = 10, folder: str | Path | None = None, archive: Archive = CIFAR10) -> Dataset:
+    """CIFAR-10: 32 x 32 pixels, 5000 training and 1000 test images of each class; the latter are for validation.
+
+    Args:
+        classes: the first so many of its 10; 2 are airplanes and automobiles.
+        folder: where downloads are kept; :func:`cache_folder` unless given.
+    """
+
+    def convert(path: Path) -> Dataset:
+        with tarfile.open(path, "r:gz") as opened:
+            train = [_cifar10_batch(opened, f"data_batch_{i}.bin") for i in range(1, 6)]
+            validation = _cifar10_batch(opened, "test_batch.bin")
+        return Dataset(
+            name="cifar10",
+            classes=10,
+            train=Split(np.concatenate([x.inputs for x in train]), np.concatenate([x.targets for x in train])),
+            validation=validation,
+            mean=CIFAR10_MEAN,
+            std=CIFAR10_STD,
+            source=archive.url,
+        )
+
+    return _converted("cifar10", archive, folder, convert).first_classes(classes)
+
+
+def _cifar10_batch(archive: tarfile.TarFile, name: str) -> Split:
+    """Records of one byte for the class and 3072 for the pixels, channel by channel."""
+    member = archive.getmember(f"cifar-10-batches-bin/{name}")
+    file = archive.extractfile(member) if member.isfile() else None
+    if file is None:
+        raise ValueError(f"{name} is not a file")
+    with file:
+        data: npt.NDArray[np.uint8] = np.frombuffer(file.read(), dtype=np.uint8)
+    if not len(data) or len(data) % (1 + _CIFAR10_IMAGE):
+        raise ValueError(f"{name} must hold records of {1 + _CIFAR10_IMAGE} bytes, got {len(data)} bytes")
+    records = data.reshape(-1, 1 + _CIFAR10_IMAGE)
+    pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return Split(np.ascontiguousarray(pixels), records[:, 0].astype(np.int64))
+
+
+def _converted(
+    name: str,
+    archive: Archive,
+    folder: str | Path | None,
+    convert: Callable[[Path], Dataset],
+    needs: Callable[[], object] | None = None,
+) -> Dataset:
+    """The dataset, from its .npz where there is one; otherwise that is made first."""
+    folder = cache_folder() if folder is None else Path(folder)
+    path = folder / f"{name}.npz"
+    if path.exists():
+        try:
+            return from_npz(path)
+        except ValueError as error:
+            raise ValueError(f"{error}; delete it and try again") from None
+    if needs is not None:
+        needs()  # before the download, not after it
+    source = fetch(archive, folder)
+    try:
+        dataset = convert(source)
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, KeyError, OSError, ValueError) as error:
+        reason = error.args[0] if isinstance(error, KeyError) else error
+        raise ValueError(f"{source} cannot be converted: {reason}") from None
+    save_npz(dataset, path)
+    return dataset
+
+
+def fetch(archive: Archive, folder: Path) -> Path:
+    """The archive's place in a folder, having downloaded it unless it is there; whole, and as its authors made it."""
+    path = folder / archive.name
+    if path.exists():
+        _check(archive, path, path.stat().st_size, _md5(path), "delete it and try again")
+        return path
+    _log.info("downloading %s (%.0f MB) to %s", archive.url, archive.size / 1e6, path)
+    try:
+        with replacing(path) as temporary:
+            size, md5 = _download(archive.url, temporary)
+            _check(archive, path, size, md5, "try again")
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise ValueError(
+            f"cannot download {archive.url} to {folder} ({reason}): put the archive there yourself, "
+            f"or give an .npz file or a folder of images instead of a name"
+        ) from None
+    return path
+
+
+def _download(url: str, path: Path) -> tuple[int, str]:
+    size, digest = 0, hashlib.md5(usedforsecurity=False)
+    with urllib.request.urlopen(url, timeout=_PATIENCE_S) as response, path.open("wb") as file:
+        while chunk := response.read(_CHUNK):
+            file.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+    return size, digest.hexdigest()
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _check(archive: Archive, path: Path, size: int, md5: str, remedy: str) -> None:
+    if size < archive.size:
+        raise ValueError(f"{path} is truncated: got {size} of {archive.size} bytes; {remedy}")
+    if md5 != archive.md5:
+        raise ValueError(f"{path} is not the file its authors published: its md5 is {md5}, not {archive.md5}; {remedy}")

@@ -1,0 +1,1 @@
+"""Sweeps over hyperparameters: what was run, and what came out."""

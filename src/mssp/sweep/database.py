@@ -1,0 +1,111 @@
+"""The file behind a run store: made whole, checked before use, and plain in its errors."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+APPLICATION_ID = 0x4D535350  # "MSSP"
+SCHEMA_VERSION = 1
+BUSY_SECONDS = 30.0
+
+# A run's status is its chunk's; only divergence is a run's own.
+_SCHEMA = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+CREATE TABLE study (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, settings TEXT NOT NULL);
+CREATE TABLE owner (
+    id INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, host TEXT NOT NULL, pid INTEGER NOT NULL,
+    started TEXT NOT NULL, heartbeat REAL NOT NULL, environment TEXT NOT NULL
+);
+CREATE TABLE work (
+    study INTEGER NOT NULL REFERENCES study, owner INTEGER NOT NULL REFERENCES owner, PRIMARY KEY (study, owner)
+) WITHOUT ROWID;
+CREATE TABLE chunk (
+    study INTEGER NOT NULL REFERENCES study, number INTEGER NOT NULL,
+    status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'done', 'failed')),
+    owner INTEGER REFERENCES owner, error TEXT,
+    PRIMARY KEY (study, number), CHECK (status != 'running' OR owner IS NOT NULL)
+);
+CREATE TABLE run (
+    id INTEGER PRIMARY KEY, study INTEGER NOT NULL, chunk INTEGER NOT NULL, key TEXT NOT NULL,
+    parameters TEXT NOT NULL, spec TEXT NOT NULL, diverged_at INTEGER, seconds REAL,
+    UNIQUE (study, key), FOREIGN KEY (study, chunk) REFERENCES chunk (study, number)
+);
+CREATE INDEX runs_of_chunk ON run (study, chunk);
+CREATE TABLE metric (
+    run INTEGER NOT NULL REFERENCES run, name TEXT NOT NULL, value REAL, PRIMARY KEY (run, name)
+) WITHOUT ROWID;
+CREATE TABLE curve (
+    run INTEGER NOT NULL REFERENCES run, name TEXT NOT NULL, packed INTEGER NOT NULL CHECK (packed IN (0, 1)),
+    points BLOB NOT NULL, PRIMARY KEY (run, name)
+);
+"""
+_REASONS = {
+    sqlite3.SQLITE_BUSY: "another process kept it locked: try again when that one is done",
+    sqlite3.SQLITE_FULL: "the disk is full: make room, then resume",
+    sqlite3.SQLITE_READONLY: "it may not be written: check the permissions of the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check the permissions of the file and its folder",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: bring back a copy or choose another path",
+    sqlite3.SQLITE_NOTADB: "it is not a run store, not even a SQLite file: choose another path",
+}
+
+
+def create(path: Path) -> None:
+    """An empty store, complete from the moment it has its name: whoever comes at the same time finds it whole."""
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}; make it or choose another path")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with plain_errors(path), closing(connect(unfinished, "rwc")) as database:
+            database.executescript(_SCHEMA)
+            database.execute("PRAGMA journal_mode = WAL")  # last: the file itself, not its log, says whose it is
+        try:
+            os.link(unfinished, path)
+        except FileExistsError:
+            pass  # someone else was faster: theirs is as good
+        except OSError:  # a file system without links
+            with suppress(FileExistsError), path.open("xb") as file:
+                file.write(unfinished.read_bytes())
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def check(path: Path) -> None:
+    """Refuse what is not a sound store. Nothing may change on the way, and closing a file may write its log into it."""
+    if not path.is_file():
+        raise ValueError(f"{path}: it is not a file; choose another path")
+    if not path.stat().st_size:
+        raise ValueError(f"{path}: it is empty, not a run store; remove it or choose another path")
+    # To read a file without a log makes an empty one, which only a writer may take away again.
+    logs = (path.with_name(path.name + end) for end in ("-wal", "-journal"))
+    mode = "ro" if any(log.exists() and log.stat().st_size for log in logs) else "rw"
+    with plain_errors(path), closing(connect(path, mode)) as database:
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION_ID:
+            raise ValueError(f"{path}: it is another application's SQLite file, no run store; choose another path")
+        if version > SCHEMA_VERSION:
+            versions = f"as version {version}, this one reads up to {SCHEMA_VERSION}"
+            raise ValueError(f"{path}: it was written by a newer mssp, {versions}; upgrade mssp")
+        (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise ValueError(f"{path}: {_REASONS[sqlite3.SQLITE_CORRUPT]} ({' '.join(verdict.split())})")
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    with plain_errors(path):
+        return sqlite3.connect(f"{path.as_uri()}?mode={mode}", BUSY_SECONDS, isolation_level=None, uri=True)
+
+
+@contextmanager
+def plain_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte is the kind of error
+        raise ValueError(f"{path}: {_REASONS.get(code, error)}") from error

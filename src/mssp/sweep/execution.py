@@ -1,0 +1,176 @@
+"""Carry out a study: claim a chunk, train it, commit it, until nothing is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from mssp.data.dataset import Dataset
+from mssp.replicas import Feed, MLPProgram, Outcome, Replica, Schedule, train
+from mssp.replicas.memory import replicas_that_fit
+from mssp.sweep.store import Chunk, NewRun, Result, Study
+from mssp.sweep.trial import Problem, Trial, in_chunks
+
+_LARGEST = {"cpu": 64, "cuda": 4096}  # replicas in a chunk: more are hardly faster, and results arrive later
+_LAST = 20  # the last twentieth of training is averaged: 50 steps of the paper's 1000
+_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all runs of a study share. Curves take room: a large grid may go without."""
+
+    data: Dataset
+    schedule: Schedule
+    precision: str = "float32"
+    keep_curves: bool = True
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.data.inputs, self.data.classes)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What tells studies apart: runs of one store must not mix data or lengths."""
+        return {
+            "data": self.data.name,
+            "checksum": self.data.checksum,
+            "steps": self.schedule.steps,
+            "batch": self.schedule.batch,
+            "validation": self.schedule.validation,
+            "precision": self.precision,
+        }
+
+
+class Watcher(Protocol):
+    """Someone to tell how a study goes."""
+
+    def start(self, runs: int, done: int, steps: int) -> None: ...
+
+    def stepped(self, replicas: int) -> None: ...
+
+    def finished(self, results: Sequence[Result]) -> None: ...
+
+
+class Backend(Protocol):
+    """Where runs are computed."""
+
+    def chunks(self, trials: Sequence[Trial], job: Job) -> list[list[NewRun]]:
+        """Trials as runs, those that train together side by side; what cannot be planned is refused here."""
+        ...
+
+    def run(self, study: Study, job: Job, watcher: Watcher) -> None:
+        """Finish a study."""
+        ...
+
+
+def plan_chunks(trials: Sequence[Trial], job: Job, device: torch.device) -> list[list[NewRun]]:
+    """Trials as runs, in chunks that fit on a device."""
+    sizes = {}
+    for trial in {trial.alike: trial for trial in trials}.values():
+        program = MLPProgram(trial.config(job.problem))
+        trial.plan(job.problem)
+        fitting = replicas_that_fit(program, trial.optimizer, job.schedule.batch, device)
+        sizes[trial.alike] = min(fitting, _LARGEST[device.type])
+    return [
+        [NewRun(trial.key, trial.parameters, trial.json()) for trial in chunk] for chunk in in_chunks(trials, sizes)
+    ]
+
+
+def train_trials(
+    trials: Sequence[Trial], feed: Feed, job: Job, on_step: Callable[[int], None] | None = None
+) -> list[Result]:
+    """Train alike trials together."""
+    started = time.perf_counter()
+    program = MLPProgram(trials[0].config(job.problem))
+    replicas = [Replica(trial.plan(job.problem), trial.seed) for trial in trials]
+    outcomes = train(program, replicas, feed, job.schedule, precision=job.precision, on_step=on_step)
+    seconds = (time.perf_counter() - started) / len(trials)
+    return [
+        Result(trial.key, summary(done), done.curves if job.keep_curves else {}, done.diverged_at, seconds)
+        for trial, done in zip(trials, outcomes, strict=True)
+    ]
+
+
+def summary(outcome: Outcome) -> dict[str, float]:
+    """One number each: the mean of the last steps of training, the validation set, and the first step's loss."""
+    steps = len(outcome.curves["loss"])
+    last = max(1, steps // _LAST)
+    train = {f"train_{name}": float(np.mean(curve[-last:])) for name, curve in outcome.curves.items()}
+    validation = {f"validation_{name}": value for name, value in outcome.validation.items()}
+    return {**train, **validation, "first_loss": float(outcome.curves["loss"][0])}
+
+
+@dataclass
+class Local:
+    """This process, on one device."""
+
+    device: torch.device
+    _feeds: dict[str, Feed] = field(default_factory=dict)
+
+    def chunks(self, trials: Sequence[Trial], job: Job) -> list[list[NewRun]]:
+        return plan_chunks(trials, job, self.device)
+
+    def run(self, study: Study, job: Job, watcher: Watcher) -> None:
+        """Finish a study. Chunks that others are at are waited for, and taken over should they die."""
+        study.retry_failed()
+        _announce(study, job, watcher)
+        feed = self._feeds.setdefault(job.data.checksum, Feed(job.data, self.device))
+        while True:
+            chunk = study.claim()
+            if chunk is None:
+                if not study.counts()["running"]:
+                    return
+                time.sleep(_POLL_SECONDS)
+                continue
+
+            def stepped(replicas: int) -> None:
+                study.heartbeat()
+                watcher.stepped(replicas)
+
+            with committing(study, chunk):
+                results = train_trials(trials_of(chunk), feed, job, stepped)
+                study.finish(chunk, results)
+            watcher.finished(results)
+
+
+@contextmanager
+def committing(study: Study, chunk: Chunk) -> Iterator[None]:
+    """A chunk is finished inside, or else given back: as failed where its own error says why."""
+    try:
+        yield
+    except Exception as error:
+        study.fail(chunk, f"{type(error).__name__}: {error}")
+        raise
+    except BaseException:
+        study.release(chunk)
+        raise
+
+
+def trials_of(chunk: Chunk) -> list[Trial]:
+    return [Trial.from_json(run.spec) for run in chunk.runs]
+
+
+def _announce(study: Study, job: Job, watcher: Watcher) -> None:
+    counts: Mapping[str, int] = study.counts()
+    watcher.start(sum(counts.values()), counts["done"] + counts["diverged"], job.schedule.steps)
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The device of that name; ``auto`` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:1") from None
+    if device.type not in _LARGEST or (device.type == "cuda" and not torch.cuda.is_available()):
+        here = "cpu and cuda" if torch.cuda.is_available() else "cpu"
+        raise ValueError(f"device {name!r} cannot be used here: there is {here}")
+    return device

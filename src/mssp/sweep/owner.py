@@ -1,0 +1,81 @@
+"""Who holds a chunk, and whether it lives: those killed at their work must not hold it for ever."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from mssp import __version__
+
+HEARTBEAT_SECONDS = 120.0  # silence after which an owner that cannot be looked at counts as dead
+OPEN: WeakValueDictionary[str, object] = WeakValueDictionary()  # this process's stores, by their owners' tokens
+
+
+def lives(token: str, host: str, pid: int, started: str, heartbeat: float) -> bool:
+    """Whether an owner can still finish what it holds; a new process with an old one's number is another."""
+    if host != this_host() or os.name != "posix":
+        return abs(time.time() - heartbeat) < HEARTBEAT_SECONDS
+    now = process_start(pid)
+    # Of this process, stores that were dropped without being closed hold nothing.
+    return now in (started, "") and (pid != os.getpid() or token in OPEN)
+
+
+def process_start(pid: int) -> str:
+    """Boot and clock tick, which tell a process from others of its number; "dead", or "" where no one can tell."""
+    try:
+        # The name stands in brackets and may hold anything; the start is the 22nd field, the 20th after the name.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return _answer(pid) if os.name == "posix" else ""
+    # A zombie has ended, and waits for its parent to ask.
+    return "dead" if fields[0] in "ZX" else f"{_text('/proc/sys/kernel/random/boot_id')}:{fields[19]}"
+
+
+def _answer(pid: int) -> str:
+    """The same for a process that /proc does not show."""
+    with suppress(PermissionError):  # someone else's
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return "dead"
+    return ""
+
+
+@cache
+def this_host() -> str:
+    """A hash for the host and, as process numbers are its own, the container."""
+    space = os.readlink("/proc/self/ns/pid") if os.path.lexists("/proc/self/ns/pid") else ""
+    return hashlib.sha256(f"{platform.node()} {_text('/etc/machine-id')} {space}".encode()).hexdigest()[:16]
+
+
+@cache
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def environment(device: str) -> dict[str, Any]:
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = None
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch, "mssp": __version__}
+    return {
+        **versions,
+        "host": this_host(),
+        "device": device,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,442 @@
+"""The run store of a sweep: one SQLite file that knows what to run, what came out, and who is at it.
+
+    Store -> Study -> claim() a Chunk, train it, finish(chunk, results)
+
+A chunk is a set of runs trained in lockstep. It is claimed, committed and repeated as a whole: a resumed sweep trains
+the same runs side by side, and gets the same bits. Whoever is killed leaves a chunk that the next one claims.
+
+Any number of processes may read and write. They share memory beside the file (SQLite's write-ahead log), so they run on
+one machine, be it in containers; other machines train what one process here has claimed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mssp.plan_json import MISSING, differences
+from mssp.settings import positive_or_zero
+from mssp.sweep.database import check, connect, create, plain_errors
+from mssp.sweep.owner import OPEN, environment, lives, process_start, this_host
+
+Parameter = float | int | str | bool | None
+
+STATUSES = ("pending", "running", "done", "diverged", "failed")
+COLUMNS = ("key", "chunk", "status", "diverged_at", "seconds", "error")  # names no parameter or metric may take
+BEAT_EVERY_SECONDS = 15.0
+
+_RUNS = "run JOIN chunk ON chunk.study = run.study AND chunk.number = run.chunk"
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """What to run.
+
+    Args:
+        key: names the run within its study.
+        parameters: what tells it apart from the others.
+        spec: JSON with everything needed to run it; the store only keeps it.
+    """
+
+    key: str
+    parameters: Mapping[str, Parameter]
+    spec: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a run.
+
+    Args:
+        metrics: numbers by name; NaN and infinity are numbers too.
+        curves: one float32 per step, by name.
+        diverged_at: the step from which on numbers mean nothing, None where they always do.
+    """
+
+    key: str
+    metrics: Mapping[str, float]
+    curves: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    diverged_at: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as the store knows it; ``status`` is one of STATUSES."""
+
+    key: str
+    parameters: Mapping[str, Parameter]
+    spec: str
+    chunk: int
+    status: str
+    metrics: Mapping[str, float]
+    diverged_at: int | None
+    seconds: float | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Runs to be trained together, in this order."""
+
+    index: int
+    runs: tuple[Run, ...]
+
+
+_Keyed = TypeVar("_Keyed", NewRun, Result)
+
+
+class Store:
+    """A file of studies, opened or created.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Store(f"{folder.name}/runs.db") as store:
+    ...     study = store.study("widths", {"steps": 3})
+    ...     added = study.add([[NewRun("a", {"width": 64}, "{}"), NewRun("b", {"width": 128}, "{}")]])
+    ...     chunk = study.claim()
+    ...     study.finish(chunk, [Result(run.key, {"loss": run.parameters["width"] / 64}) for run in chunk.runs])
+    ...     [(run.key, run.status, run.metrics["loss"]) for run in study.runs(width=128)]
+    [('b', 'done', 2.0)]
+    >>> folder.cleanup()
+
+    A file that is anything but a sound run store is refused, and left as it is.
+
+    Args:
+        must_exist: refuse to create the file.
+        device: a few words on what the runs are computed with, for :meth:`Study.environments`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, must_exist: bool = False, device: str = "") -> None:
+        self.path = Path(path).absolute()
+        if not os.path.lexists(self.path):
+            if must_exist:
+                raise ValueError(f"{self.path}: there is no such file; `must_exist` says not to make one")
+            create(self.path)
+        check(self.path)
+        self.device = device
+        self._pid = os.getpid()
+        self._token = secrets.token_hex(8)
+        self._owner: int | None = None
+        self._beat_at = 0.0
+        self._database = connect(self.path, "rw")
+        with plain_errors(self.path):
+            self._database.executescript("PRAGMA foreign_keys = ON; PRAGMA synchronous = NORMAL")
+        OPEN[self._token] = self
+
+    def study(self, name: str, settings: Mapping[str, Any]) -> Study:
+        """A new study, or the one of this name if its settings are the same."""
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"a study's name must be a text of at least one letter, got {name!r}")
+        try:
+            canonical = json.dumps(settings, sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"settings of study {name!r} must be JSON data: {error}") from None
+        self._write("INSERT OR IGNORE INTO study (name, settings) VALUES (?, ?)", name, canonical)
+        study = self.open_study(name)
+        for setting, here, there in differences(json.loads(canonical), study.settings, _same_setting):
+            raise ValueError(
+                f"study {name!r} in {self.path} was made with other settings: {setting} is {_shown(there)} there and "
+                f"{_shown(here)} here; use the same settings or another name"
+            )
+        return study
+
+    def studies(self) -> list[str]:
+        return [name for (name,) in self._rows("SELECT name FROM study ORDER BY id")]
+
+    def open_study(self, name: str) -> Study:
+        """The study of this name, with the settings it was made with."""
+        for number, settings in self._rows("SELECT id, settings FROM study WHERE name = ?", name):
+            return Study(self, name, number, json.loads(settings))
+        raise ValueError(f"no study {name!r} in {self.path}: there is {', '.join(self.studies()) or 'none yet'}")
+
+    def close(self) -> None:
+        """Give back what was claimed and not finished, and close the file."""
+        if os.getpid() != self._pid or self._token not in OPEN:
+            return  # SQLite forbids a forked child to touch its parent's connection, even to close it
+        del OPEN[self._token]
+        release = "UPDATE chunk SET status = 'pending', owner = NULL WHERE status = 'running' AND owner = ?"
+        try:
+            if self._owner is not None:
+                self._write(release, self._owner)
+        finally:
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        """All or nothing; with "BEGIN", one unchanging view of the file that waits for no writer."""
+        if os.getpid() != self._pid:
+            raise ValueError(f"{self.path}: the store was opened before a fork: open it anew in the child")
+        with plain_errors(self.path):
+            try:
+                self._database.execute(begin)
+                yield self._database
+                self._database.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # some errors have rolled back already
+                    self._database.execute("ROLLBACK")
+                raise
+
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        with self._transaction("BEGIN") as database:
+            return database.execute(query, values).fetchall()
+
+    def _write(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        with self._transaction() as database:
+            return database.execute(statement, values)
+
+    def _sign(self) -> int:
+        """The owner that this store is, seen alive now."""
+        if self._owner is None:
+            life = (self._token, this_host(), self._pid, process_start(self._pid), time.time())
+            columns = "token, host, pid, started, heartbeat, environment"
+            self._owner = self._write(
+                f"INSERT INTO owner ({columns}) VALUES (?, ?, ?, ?, ?, ?)", *life, json.dumps(environment(self.device))
+            ).lastrowid
+            assert self._owner is not None
+        else:
+            self._write("UPDATE owner SET heartbeat = ? WHERE id = ?", time.time(), self._owner)
+        self._beat_at = time.monotonic()
+        return self._owner
+
+
+class Study:
+    """The runs of one study; made by :meth:`Store.study` and :meth:`Store.open_study`."""
+
+    def __init__(self, store: Store, name: str, number: int, settings: Mapping[str, Any]) -> None:
+        self.store, self.name, self.settings, self._id = store, name, settings, number
+
+    def add(self, chunks: Sequence[Sequence[NewRun]]) -> int:
+        """Add runs, and return how many were new; what the study knows by its key stays as it is, where it is."""
+        given = _by_key(run for chunk in chunks for run in chunk)
+        texts = {key: _parameters_text(run) for key, run in given.items()}
+        with self.store._transaction() as database:
+            known = {key for (key,) in database.execute("SELECT key FROM run WHERE study = ?", (self._id,))}
+            first_free = "SELECT coalesce(max(number) + 1, 0) FROM chunk WHERE study = ?"
+            (number,) = database.execute(first_free, (self._id,)).fetchone()
+            all_new = ([run for run in chunk if run.key not in known] for chunk in chunks)
+            for index, new in enumerate(filter(None, all_new), number):
+                database.execute("INSERT INTO chunk (study, number) VALUES (?, ?)", (self._id, index))
+                database.executemany(
+                    "INSERT INTO run (study, chunk, key, parameters, spec) VALUES (?, ?, ?, ?, ?)",
+                    [(self._id, index, run.key, texts[run.key], run.spec) for run in new],
+                )
+        return len(texts.keys() - known)
+
+    def claim(self) -> Chunk | None:
+        """The first chunk that is neither finished, nor failed, nor held by a living process; now held by this store.
+
+        None does not say that all is done: others may be at the rest, see :meth:`counts`.
+        """
+        owner = self.store._sign()
+        with self.store._transaction() as database:
+            free = f"status = 'pending' OR status = 'running' AND owner IN ({self._gone()})"
+            first = f"SELECT min(number) FROM chunk WHERE study = ? AND ({free})"
+            (number,) = database.execute(first, (self._id,)).fetchone()
+            if number is None:
+                return None
+            hold = "UPDATE chunk SET status = 'running', owner = ? WHERE study = ? AND number = ?"
+            database.execute(hold, (owner, self._id, number))
+            database.execute("INSERT OR IGNORE INTO work VALUES (?, ?)", (self._id, owner))
+            return Chunk(number, tuple(self._read(number)))
+
+    def finish(self, chunk: Chunk, results: Sequence[Result]) -> None:
+        """Commit the results of all of a chunk's runs; if someone else has done so meanwhile, theirs stay."""
+        given = _by_key(results)
+        parameters = {run.key: run.parameters for run in chunk.runs}
+        for key in (*parameters, *given):
+            if key not in parameters or key not in given:
+                wrong = "has no result" if key in parameters else "is not among them"
+                raise ValueError(f"results must be those of the runs of chunk {chunk.index}, run {key!r} {wrong}")
+        metrics = {key: _metric_rows(result, parameters[key]) for key, result in given.items()}
+        curves = {key: [_curve_row(key, *curve) for curve in result.curves.items()] for key, result in given.items()}
+        ends = {key: _end_row(result) for key, result in given.items()}
+        where = (self._id, chunk.index)
+        with self.store._transaction() as database:
+            ids = dict(database.execute("SELECT key, id FROM run WHERE study = ? AND chunk = ?", where))
+            if ids.keys() != parameters.keys():
+                raise ValueError(
+                    f"chunk {chunk.index} is not one of study {self.name!r}: finish it where it was claimed"
+                )
+            ending = "UPDATE chunk SET status = 'done', owner = NULL, error = NULL WHERE study = ? AND number = ?"
+            if database.execute(f"{ending} AND status != 'done'", where).rowcount:
+                run_rows = [(*ends[key], ids[key]) for key in ids]
+                database.executemany("UPDATE run SET diverged_at = ?, seconds = ? WHERE id = ?", run_rows)
+                metric_rows = [(ids[key], *row) for key in ids for row in metrics[key]]
+                database.executemany("INSERT INTO metric (run, name, value) VALUES (?, ?, ?)", metric_rows)
+                curve_rows = [(ids[key], *row) for key in ids for row in curves[key]]
+                database.executemany("INSERT INTO curve (run, name, packed, points) VALUES (?, ?, ?, ?)", curve_rows)
+
+    def fail(self, chunk: Chunk, error: str) -> None:
+        """Mark a chunk as failed, if this store still holds it."""
+        self._let_go(chunk, "failed", error)
+
+    def release(self, chunk: Chunk) -> None:
+        """Give a chunk back, if this store still holds it."""
+        self._let_go(chunk, "pending", None)
+
+    def _let_go(self, chunk: Chunk, status: str, error: str | None) -> None:
+        let_go = "UPDATE chunk SET status = ?, error = ?, owner = NULL WHERE study = ? AND number = ?"
+        mine = "status = 'running' AND owner = ?"
+        self.store._write(f"{let_go} AND {mine}", status, error, self._id, chunk.index, self.store._owner)
+
+    def retry_failed(self) -> int:
+        """Let failed chunks be claimed again, and return how many there were."""
+        retry = "UPDATE chunk SET status = 'pending', error = NULL WHERE study = ? AND status = 'failed'"
+        return self.store._write(retry, self._id).rowcount
+
+    def heartbeat(self) -> None:
+        """Say that this store is alive, to those who cannot look; cheap enough for every step of training."""
+        if self.store._owner is not None and time.monotonic() - self.store._beat_at >= BEAT_EVERY_SECONDS:
+            self.store._sign()
+
+    def runs(self, status: str | None = None, **parameters: Parameter) -> list[Run]:
+        """The runs in the order they were added: all, or those with this status and these parameters.
+
+        What a killed process was at is pending again.
+        """
+        if status is not None and status not in STATUSES:
+            raise ValueError(f"unknown status {status!r}: use one of {', '.join(STATUSES)}")
+        with self.store._transaction("BEGIN"):
+            found = self._read()
+        known = dict.fromkeys(name for run in found for name in run.parameters)
+        for name in parameters:
+            if found and name not in known:
+                raise ValueError(f"no run of study {self.name!r} has a parameter {name!r}: there is {', '.join(known)}")
+        return [
+            run
+            for run in found
+            if status in (None, run.status)
+            and all(name in run.parameters and _equal(run.parameters[name], parameters[name]) for name in parameters)
+        ]
+
+    def curves(self, key: str) -> dict[str, NDArray[np.float32]]:
+        """A run's curves by name; none before it is finished."""
+        if not self.store._rows("SELECT id FROM run WHERE study = ? AND key = ?", self._id, key):
+            raise ValueError(f"no run {key!r} in study {self.name!r}: see the keys of its runs()")
+        query = "SELECT name, packed, points FROM curve JOIN run ON run = id WHERE study = ? AND key = ? ORDER BY name"
+        return {
+            name: np.frombuffer(zlib.decompress(points) if packed else points, "<f4").astype(np.float32)
+            for name, packed, points in self.store._rows(query, self._id, key)
+        }
+
+    def curve_names(self) -> list[str]:
+        """The names of all the curves that the study's runs have."""
+        query = "SELECT DISTINCT name FROM curve JOIN run ON run = id WHERE study = ? ORDER BY name"
+        return [name for (name,) in self.store._rows(query, self._id)]
+
+    def counts(self) -> dict[str, int]:
+        """How many runs there are of every status."""
+        with self.store._transaction("BEGIN") as database:
+            query = f"SELECT {self._status()}, count(*) FROM {_RUNS} WHERE run.study = ? GROUP BY 1"
+            return {**dict.fromkeys(STATUSES, 0), **dict(database.execute(query, (self._id,)))}
+
+    def environments(self) -> list[dict[str, Any]]:
+        """What each process that worked on the study was made of: versions, device, a hash for its host."""
+        query = "SELECT environment FROM owner JOIN work ON owner = id WHERE study = ? ORDER BY id"
+        return [json.loads(text) for (text,) in self.store._rows(query, self._id)]
+
+    def _read(self, chunk: int | None = None) -> list[Run]:
+        """The study's runs, or one chunk's; inside a transaction, as two queries must see the same."""
+        execute = self.store._database.execute
+        where = "WHERE run.study = ? AND chunk = coalesce(?, chunk)"
+        metrics: dict[int, dict[str, float]] = {}
+        query = f"SELECT run, name, value FROM metric JOIN run ON run.id = run {where}"
+        for run, name, value in execute(query, (self._id, chunk)):
+            metrics.setdefault(run, {})[name] = math.nan if value is None else value
+        columns = f"run.id, key, parameters, spec, number, {self._status()}, diverged_at, seconds, error"
+        query = f"SELECT {columns} FROM {_RUNS} {where} ORDER BY run.id"
+        return [
+            Run(key, json.loads(parameters), spec, number, status, metrics.get(run, {}), *end)
+            for run, key, parameters, spec, number, status, *end in execute(query, (self._id, chunk))
+        ]
+
+    def _status(self) -> str:
+        return f"""CASE WHEN status = 'done' AND diverged_at IS NOT NULL THEN 'diverged'
+            WHEN status = 'running' AND owner IN ({self._gone()}) THEN 'pending' ELSE status END"""
+
+    def _gone(self) -> str:
+        """The numbers of the owners that died at their work, for SQL."""
+        life = "token, host, pid, started, heartbeat"
+        query = f"SELECT DISTINCT id, {life} FROM chunk JOIN owner ON owner = id WHERE study = ? AND status = 'running'"
+        owners = self.store._database.execute(query, (self._id,))
+        return ", ".join(str(owner) for owner, *life in owners if not lives(*life))
+
+
+def _same_setting(here: Any, there: Any) -> bool:
+    return MISSING not in (here, there) and json.dumps(here) == json.dumps(there)
+
+
+def _shown(setting: Any) -> str:
+    return "not set" if setting is MISSING else json.dumps(setting)
+
+
+def _by_key(items: Iterable[_Keyed]) -> dict[str, _Keyed]:
+    found: dict[str, _Keyed] = {}
+    for item in items:
+        if not isinstance(item.key, str) or not item.key:
+            raise ValueError(f"a run's key must be a text of at least one letter, got {item.key!r}")
+        if item.key in found:
+            raise ValueError(f"run {item.key!r} is given twice: a key names one run")
+        found[item.key] = item
+    return found
+
+
+def _parameters_text(run: NewRun) -> str:
+    for name, value in run.parameters.items():
+        if not isinstance(name, str) or name in COLUMNS:
+            raise ValueError(f"run {run.key!r} has a parameter {name!r}: use a text other than {', '.join(COLUMNS)}")
+        if not isinstance(value, Parameter) or (isinstance(value, float) and not math.isfinite(value)):
+            allowed = "a finite number, a text, True, False or None"
+            raise ValueError(f"parameter {name} of run {run.key!r} must be {allowed}, got {value!r}")
+    return json.dumps(dict(run.parameters))
+
+
+def _equal(kept: Parameter, asked: Parameter) -> bool:
+    """Python has True equal 1; a flag is not a number."""
+    return isinstance(kept, bool) == isinstance(asked, bool) and kept == asked
+
+
+def _end_row(result: Result) -> tuple[int | None, float]:
+    step = result.diverged_at
+    if step is not None and (type(step) is not int or step < 0):
+        raise ValueError(f"diverged_at of run {result.key!r} must be a step, 0 or more, or None, got {step!r}")
+    return step, positive_or_zero(f"seconds of run {result.key!r}", result.seconds)
+
+
+def _metric_rows(result: Result, parameters: Mapping[str, Parameter]) -> list[tuple[str, float]]:
+    """SQLite keeps NaN as NULL."""
+    for name, value in result.metrics.items():
+        if name in COLUMNS or name in parameters:
+            raise ValueError(f"metric {name!r} of run {result.key!r} has a parameter's or column's name: use another")
+        if not isinstance(value, float | int | np.floating):
+            raise ValueError(f"metric {name} of run {result.key!r} must be a number, got {value!r}")
+    return [(name, float(value)) for name, value in result.metrics.items()]
+
+
+def _curve_row(key: str, name: str, curve: NDArray[np.float32]) -> tuple[str, bool, bytes]:
+    if not isinstance(curve, np.ndarray) or curve.ndim != 1 or curve.dtype != np.float32:
+        found = f"{curve.dtype} {list(curve.shape)}" if isinstance(curve, np.ndarray) else type(curve).__name__
+        raise ValueError(f"curve {name} of run {key!r} must be a numpy float32 array, one number per step, got {found}")
+    plain = curve.astype("<f4").tobytes()
+    packed = zlib.compress(plain, 1)
+    return (name, True, packed) if len(packed) < len(plain) else (name, False, plain)

@@ -1,0 +1,229 @@
+"""Does the best learning rate stay where it is as the model grows, and is wider better?
+
+From a table of scores by width, learning rate and seed:
+
+- the best learning rate of each width: the top of a parabola in log2 of the rate, fitted for each seed by itself;
+- its drift: the slope of log2 of the best rate over log2 of the width, in doublings per doubling;
+- the regret: what a width loses when it takes the best rate of the smallest one;
+- whether wider is better: Welch's tests between neighbours, and between the ends;
+- the largest learning rate that is stable: no seed diverges there or below, and all of them learn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+import numpy as np
+
+from mssp.statistics import Estimate, mean_of, p_greater, slope_of
+
+_WINDOW = 2  # grid points on either side of the best one that a parabola is fitted to
+_LEVEL = 0.05  # of tests
+_DRIFT = 0.25  # doublings of the learning rate per doubling of the width that count as none
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one run came to: NaN where it diverged. ``learned`` says that its loss fell."""
+
+    width: int
+    lr: float
+    seed: int
+    value: float
+    learned: bool = True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number to judge runs by."""
+
+    name: str
+    higher_is_better: bool
+    label: str
+
+
+@dataclass(frozen=True)
+class WidthSummary:
+    """How one width did.
+
+    Args:
+        best_lr: log2 of the best learning rate.
+        at_edge: the best rate is the grid's first or last: the true one may lie outside.
+        best: the score at the best rate of the grid.
+        transferred: the score at the rate that was best at the smallest width.
+        regret: what that loses, positive where it loses.
+        largest_stable_lr: None where no rate of the grid is.
+    """
+
+    width: int
+    best_lr: Estimate
+    best_grid_lr: float
+    at_edge: bool
+    best: Estimate
+    transferred: Estimate
+    regret: Estimate
+    largest_stable_lr: float | None
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The scores of one setting, and what they say."""
+
+    metric: Metric
+    scores: Sequence[Score]
+
+    @cached_property
+    def widths(self) -> list[int]:
+        return sorted({score.width for score in self.scores})
+
+    def lrs(self, width: int) -> list[float]:
+        return sorted({score.lr for score in self.scores if score.width == width})
+
+    def values(self, width: int, lr: float) -> dict[int, float]:
+        """By seed: larger is better, minus infinity where the run diverged."""
+        return dict(self._values[width][lr])
+
+    def shown(self, width: int, lr: float) -> Estimate:
+        """The mean over seeds in the metric's own terms; runs that diverged are left out."""
+        return self._as_shown(mean_of(list(self._values[width][lr].values())))
+
+    @cached_property
+    def summaries(self) -> list[WidthSummary]:
+        base = self._best_grid_lr(self.widths[0])
+        return [self._summary(width, base) for width in self.widths]
+
+    @cached_property
+    def drift(self) -> Estimate:
+        """Doublings of the best learning rate per doubling of the width."""
+        if len(self.widths) < 2:
+            return Estimate(math.nan, math.nan)
+        places = [math.log2(width) for width in self.widths]
+        tops = {width: self._tops(width) for width in self.widths}
+        seeds = sorted(set.intersection(*(set(each) for each in tops.values())))
+        return mean_of([slope_of(places, [tops[width][seed] for width in self.widths]) for seed in seeds])
+
+    @property
+    def drift_verdict(self) -> str:
+        """``stays``, ``drifts up``, ``drifts down``, or ``unclear`` where the seeds scatter, or the grid ends, too soon."""
+        drift = self.drift
+        if math.isnan(drift.value):
+            return "unclear"
+        if abs(drift.value) > _DRIFT and (math.isnan(drift.ci) or drift.excludes_zero):
+            return "drifts up" if drift.value > 0 else "drifts down"
+        # A best rate at the grid's end may lie anywhere beyond it: two of those are not known to be equal.
+        known = not any(summary.at_edge for summary in self.summaries)
+        return "stays" if abs(drift.value) <= _DRIFT and known else "unclear"
+
+    @property
+    def wider_is_better(self) -> str:
+        """``yes``, ``no`` (some step is significantly worse) or ``stalls``, each width at its own best rate."""
+        return self._trend([self._best_values(width) for width in self.widths])
+
+    @property
+    def wider_is_better_transferred(self) -> str:
+        """The same with every width at the best rate of the smallest."""
+        base = self._best_grid_lr(self.widths[0])
+        return self._trend([self._near(width, base) for width in self.widths])
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _values(self) -> Mapping[int, Mapping[float, Mapping[int, float]]]:
+        sign = 1.0 if self.metric.higher_is_better else -1.0
+        found: dict[int, dict[float, dict[int, float]]] = {}
+        for score in self.scores:
+            value = sign * score.value if math.isfinite(score.value) else -math.inf
+            found.setdefault(score.width, {}).setdefault(score.lr, {})[score.seed] = value
+        return found
+
+    def _as_shown(self, estimate: Estimate) -> Estimate:
+        return estimate if self.metric.higher_is_better else Estimate(-estimate.value, estimate.ci)
+
+    def _best_grid_lr(self, width: int) -> float:
+        """The rate of the best mean over seeds; one where a seed diverged is worse than any other."""
+        by_lr = self._values[width]
+        return max(sorted(by_lr), key=lambda lr: fmean(by_lr[lr].values()))
+
+    def _best_values(self, width: int) -> list[float]:
+        return list(self._values[width][self._best_grid_lr(width)].values())
+
+    def _near(self, width: int, lr: float) -> list[float]:
+        nearest = min(self._values[width], key=lambda other: abs(math.log2(other / lr)))
+        return list(self._values[width][nearest].values())
+
+    def _tops(self, width: int) -> dict[int, float]:
+        """For each seed, log2 of its best learning rate."""
+        lrs = self.lrs(width)
+        seeds = sorted({seed for lr in lrs for seed in self._values[width][lr]})
+        found = {}
+        for seed in seeds:
+            curve = [(math.log2(lr), self._values[width][lr][seed]) for lr in lrs if seed in self._values[width][lr]]
+            if any(math.isfinite(value) for _, value in curve):
+                found[seed] = top_of_parabola(*zip(*curve, strict=True))
+        return found
+
+    def _summary(self, width: int, base: float) -> WidthSummary:
+        lrs, best = self.lrs(width), self._best_grid_lr(width)
+        own, moved = self._best_values(width), self._near(width, base)
+        # Seeds are paired: both rates start from the same weights and see the same batches.
+        lost = [mine - theirs for mine, theirs in zip(own, moved, strict=False)]
+        return WidthSummary(
+            width,
+            mean_of(list(self._tops(width).values())),
+            best,
+            best in (lrs[0], lrs[-1]) and len(lrs) > 1,
+            self._as_shown(mean_of(own)),
+            self._as_shown(mean_of(moved)),
+            mean_of(lost) if all(map(math.isfinite, lost)) else Estimate(math.inf, math.nan),
+            self._largest_stable(width),
+        )
+
+    def _largest_stable(self, width: int) -> float | None:
+        stable = None
+        for lr in self.lrs(width):
+            here = [score for score in self.scores if score.width == width and score.lr == lr]
+            if not all(score.learned and math.isfinite(score.value) for score in here):
+                break
+            stable = lr
+        return stable
+
+    def _trend(self, groups: Sequence[list[float]]) -> str:
+        pairs = list(zip(groups, groups[1:], strict=False))
+        if not pairs or min(len(group) for group in groups) < 2:
+            return "unclear"
+        # As many tests as there are steps: the level is shared among them.
+        if any(_greater(before, after) < _LEVEL / len(pairs) for before, after in pairs):
+            return "no"
+        return "yes" if _greater(groups[-1], groups[0]) < _LEVEL else "stalls"
+
+
+def _greater(first: Sequence[float], second: Sequence[float]) -> float:
+    """Runs that diverged are worse than all others, without a number: one of them decides the test."""
+    lost = [not all(map(math.isfinite, each)) for each in (first, second)]
+    if any(lost):
+        return 0.0 if lost[1] and not lost[0] else 1.0
+    return p_greater(first, second)
+
+
+def top_of_parabola(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Where a parabola through the best point and its neighbours is highest; the point itself where none fits.
+
+    >>> round(top_of_parabola([0.0, 1.0, 2.0, 3.0], [0.0, 0.75, 1.0, 0.75]), 6)
+    2.0
+
+    The top is kept within half a grid step of the best point; points that are not finite are left out.
+    """
+    best = int(np.argmax(ys))
+    near = [i for i in range(max(0, best - _WINDOW), best + _WINDOW + 1) if i < len(xs) and math.isfinite(ys[i])]
+    beside = {best - 1, best + 1} & set(near)
+    if len(near) < 3 or len(beside) < 2:  # at the edge of the grid, or of stability
+        return xs[best]
+    curvature, slope, _ = np.polyfit([xs[i] - xs[best] for i in near], [ys[i] for i in near], 2)
+    if curvature >= 0:
+        return xs[best]
+    low, high = (xs[best - 1] - xs[best]) / 2, (xs[best + 1] - xs[best]) / 2
+    return xs[best] + float(np.clip(-slope / (2 * curvature), low, high))

@@ -1,0 +1,110 @@
+"""What a sweep found, as tables for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from mssp.plan_text import align
+from mssp.statistics import Estimate
+from mssp.sweep.learning_rates import Setting
+from mssp.sweep.transfer import Transfer, WidthSummary
+
+_TREND = {
+    "yes": "yes",
+    "no": "no: some wider model is significantly worse",
+    "stalls": "stalls: the widest is not significantly better than the narrowest",
+    "unclear": "unclear: two seeds or more are needed",
+}
+
+
+def lines(found: Mapping[Setting, Transfer]) -> list[str]:
+    text: list[str] = []
+    for setting, transfer in found.items():
+        text += [*([""] if text else []), heading(setting, transfer), "", *table(transfer), "", *verdicts(transfer)]
+    return text
+
+
+def heading(setting: Setting, transfer: Transfer) -> str:
+    seeds = len({score.seed for score in transfer.scores})
+    return f"{setting}: {transfer.metric.label}, {seeds} seed{'s' if seeds > 1 else ''}, mean ± 95% CI"
+
+
+def table(transfer: Transfer) -> list[str]:
+    base = transfer.widths[0]
+    head = ["N", "best lr", "log2 best lr", "best", f"at N={base}'s lr", "regret", "largest stable lr"]
+    return align([head, *(_row(summary) for summary in transfer.summaries)])
+
+
+def _row(summary: WidthSummary) -> list[str]:
+    edge = " (edge)" if summary.at_edge else ""
+    stable = "none" if summary.largest_stable_lr is None else f"{summary.largest_stable_lr:.4g}"
+    return [
+        str(summary.width),
+        f"{2**summary.best_lr.value:.3g}{edge}" if math.isfinite(summary.best_lr.value) else "none",
+        _number(summary.best_lr, 2),
+        _number(summary.best, 4),
+        _number(summary.transferred, 4),
+        _number(summary.regret, 4),
+        stable,
+    ]
+
+
+def verdicts(transfer: Transfer) -> list[str]:
+    drift = _number(transfer.drift, 2)
+    text = [f"best lr {transfer.drift_verdict}: {drift} doublings per doubling of N"]
+    text.append(f"wider is better, each at its own best lr: {_TREND[transfer.wider_is_better]}")
+    text.append(f"wider is better, all at the narrowest's lr: {_TREND[transfer.wider_is_better_transferred]}")
+    if any(summary.at_edge for summary in transfer.summaries):
+        text.append("(edge): the best lr is the first or last of the grid, and the true one may lie outside")
+    return text
+
+
+def as_json(found: Mapping[Setting, Transfer]) -> list[dict[str, Any]]:
+    return [
+        {
+            "optimizer": setting.optimizer,
+            "regime": setting.regime,
+            "scheme": setting.scheme,
+            "active": setting.active,
+            "readout": setting.readout,
+            "metric": transfer.metric.name,
+            "widths": {str(summary.width): _width_json(summary) for summary in transfer.summaries},
+            "drift": _json(transfer.drift),
+            "drift_verdict": transfer.drift_verdict,
+            "wider_is_better": transfer.wider_is_better,
+            "wider_is_better_transferred": transfer.wider_is_better_transferred,
+        }
+        for setting, transfer in found.items()
+    ]
+
+
+def _width_json(summary: WidthSummary) -> dict[str, Any]:
+    return {
+        "log2_best_lr": _json(summary.best_lr),
+        "best_grid_lr": summary.best_grid_lr,
+        "at_edge": summary.at_edge,
+        "best": _json(summary.best),
+        "transferred": _json(summary.transferred),
+        "regret": _json(summary.regret),
+        "largest_stable_lr": summary.largest_stable_lr,
+    }
+
+
+def _json(estimate: Estimate) -> dict[str, float | None]:
+    return {
+        name: number if math.isfinite(number) else None
+        for name, number in (("value", estimate.value), ("ci", estimate.ci))
+    }
+
+
+def _number(estimate: Estimate, digits: int) -> str:
+    if math.isnan(estimate.value):
+        return "-"
+    if math.isinf(estimate.value):
+        return "diverges"
+    ci = "" if math.isnan(estimate.ci) else f" ± {estimate.ci:.{digits}f}"
+    return f"{estimate.value:.{digits}f}{ci}".replace("-", "−")
+
+

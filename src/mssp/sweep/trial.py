@@ -1,0 +1,126 @@
+"""One run of the MLP MoE: everything that tells it apart, in a line of JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from mssp.families import family
+from mssp.planning import Plan, plan
+from mssp.settings import PlanWarning
+from mssp.tuned import Tuned
+
+if TYPE_CHECKING:
+    from mssp.nn import MLPConfig
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the data ask of a model."""
+
+    inputs: int
+    classes: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A member of one of the paper's families, with its hyperparameters and its seed.
+
+    >>> trial = Trial("II", "mssp", "sgd", width=128, seed=0, lr=0.01, lr_mult={"router": 4.0})
+    >>> Trial.from_json(trial.json()) == trial
+    True
+    """
+
+    regime: str
+    scheme: str
+    optimizer: str
+    width: int
+    seed: int
+    lr: float
+    init_mult: float = 1.0
+    lr_mult: Mapping[str, float] = field(default_factory=dict)
+    aggregation_mult: float = 1.0
+    active: int | None = None
+    readout: str = "zero"
+    eps: float | None = None
+
+    def with_tuned(self, tuned: Tuned) -> Trial:
+        """This trial with a setting's multipliers, at its own learning rate."""
+        return replace(
+            self, init_mult=tuned.init_mult, lr_mult=dict(tuned.lr_mult), aggregation_mult=tuned.aggregation_mult
+        )
+
+    def config(self, problem: Problem) -> MLPConfig:
+        from mssp.nn import MLPConfig
+
+        shape = family(self.regime, self.width, problem.inputs, self.active)
+        active = None if self.active is None else shape.active
+        return MLPConfig(problem.inputs, problem.classes, shape.width, shape.expert_width, shape.experts, active)
+
+    def plan(self, problem: Problem) -> Plan:
+        shape = family(self.regime, self.width, problem.inputs, self.active)
+        with warnings.catch_warnings():  # a sweep of thousands says it once, when it checks its first trial
+            warnings.simplefilter("ignore", PlanWarning)
+            return plan(
+                shape,
+                regime=self.regime,
+                scheme=self.scheme,
+                optimizer=self.optimizer,
+                lr=self.lr,
+                eps=self.eps,
+                init_mult=self.init_mult,
+                lr_mult=self.lr_mult,
+                aggregation_mult=self.aggregation_mult,
+                readout=self.readout,
+            )
+
+    @property
+    def alike(self) -> tuple[Any, ...]:
+        """Trials for which this is equal train in lockstep."""
+        return self.optimizer, self.regime, self.width, self.active
+
+    @property
+    def parameters(self) -> dict[str, float | int | str | bool | None]:
+        """What tells trials apart, flat, as a table has it."""
+        entries = asdict(self)
+        multipliers = {f"lr_mult.{role}": number for role, number in entries.pop("lr_mult").items()}
+        return {**entries, **multipliers}
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(self.json().encode()).hexdigest()[:16]
+
+    def json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Trial:
+        return cls(**json.loads(text))
+
+
+def in_chunks(trials: Sequence[Trial], sizes: Mapping[tuple[Any, ...], int]) -> list[list[Trial]]:
+    """Trials that train together: alike, of at most the size that fits, seed by seed so that batches are shared.
+
+    A chunk holds equally many trials of each of its seeds where that is possible.
+    """
+    from mssp.replicas.memory import even_parts
+
+    groups: dict[tuple[Any, ...], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(trial.alike, []).append(trial)
+    found = []
+    for alike, members in groups.items():
+        seeds = sorted({trial.seed for trial in members})
+        by_seed = [[trial for trial in members if trial.seed == seed] for seed in seeds]
+        if len({len(each) for each in by_seed}) > 1:
+            for each in by_seed:  # unequal: one seed at a time, so that each chunk shares its batches
+                found += [each[part] for part in even_parts(len(each), sizes[alike])]
+            continue
+        together = max(1, sizes[alike] // len(seeds))
+        for part in even_parts(len(by_seed[0]), together):
+            found.append([trial for each in by_seed for trial in each[part]])
+    return found
