@@ -16,8 +16,8 @@ PACKAGE = Path(mssp.__file__).parent
 # From the ground up: a module may import those that stand before it.
 ORDER = [
     "shape", "power", "rules", "regime", "settings", "fans", "plan_json", "plan_text", "values", "planning", "reasons",
-    "explain", "param_info", "description", "draws", "initial", "apply", "nn", "cli",
-    "__main__",
+    "explain", "families", "tuned", "statistics", "param_info", "description", "draws", "initial", "apply", "nn",
+    "data", "replicas", "sweep", "report", "cli", "__main__",
 ]  # fmt: skip
 
 
@@ -52,21 +52,40 @@ def test_imports_point_one_way(path: Path) -> None:
     assert imported(path) <= allowed
 
 
-# The same, inside mssp.nn.
-ORDER_OF_NN = [
-    "activations", "backend", "triton_kernels", "pairs", "grouped_products", "sorted_experts", "expert_paths",
-    "dispatch", "path_timing", "router", "experts", "multipliers", "moe", "mlp", "gpt",
-]  # fmt: skip
+# The same, inside the packages.
+ORDER_WITHIN = {
+    "nn": [
+        "activations", "backend", "triton_kernels", "pairs", "grouped_products", "sorted_experts", "expert_paths",
+        "dispatch", "path_timing", "router", "experts", "multipliers", "moe", "mlp", "gpt",
+    ],
+    "data": [
+        "arguments", "streams", "whole_files", "dataset", "clusters", "text", "image_files", "images", "downloads",
+    ],
+    "replicas": [
+        "replica", "kernels", "optimizers", "program", "mlp", "module", "metrics", "lockstep", "memory", "training",
+    ],
+    "sweep": [
+        "owner", "database", "store", "export", "trial", "transfer", "learning_rates", "transfer_text", "execution",
+        "on_ray", "progress", "grids", "tuning", "evaluation",
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ORDER_OF_NN)
-def test_imports_inside_nn_point_one_way(name: str) -> None:
-    text = (PACKAGE / "nn" / f"{name}.py").read_text(encoding="utf-8")
-    found = set(re.findall(r"^from mssp\.nn\.(\w+) import", text, re.MULTILINE))
-    for names in re.findall(r"^from mssp\.nn import (.+)$", text, re.MULTILINE):
+@pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package in ORDER_WITHIN for name in ORDER_WITHIN[package]]
+)
+def test_imports_inside_packages_point_one_way(package: str, name: str) -> None:
+    order = ORDER_WITHIN[package]
+    text = (PACKAGE / package / f"{name}.py").read_text(encoding="utf-8")
+    found = set(re.findall(rf"^from mssp\.{package}\.(\w+) import", text, re.MULTILINE))
+    for names in re.findall(rf"^from mssp\.{package} import (.+)$", text, re.MULTILINE):
         found |= set(names.split(", "))
-    assert found <= set(ORDER_OF_NN[: ORDER_OF_NN.index(name)])
-    assert {path.stem for path in (PACKAGE / "nn").glob("*.py")} == {*ORDER_OF_NN, "__init__"}
+    assert found <= set(order[: order.index(name)])
+    assert {path.stem for path in (PACKAGE / package).glob("*.py")} == {*order, "__init__"}
+
+
+def test_data_import_nothing_of_ours() -> None:
+    assert set().union(*(imported(path) for path in (PACKAGE / "data").glob("*.py"))) <= {"data"}
 
 
 @pytest.mark.parametrize(

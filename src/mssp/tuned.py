@@ -67,8 +67,8 @@ def tuned(
             )
     routing = "all experts" if active is None else f"{active} of 8 experts"
     raise ValueError(
-        f"no multipliers were tuned on {data} for {optimizer}, Regime {regime}, {scheme}, {routing}, readout {readout}: "
-        "mssp tune finds them"
+        f"no multipliers were tuned on {data} for {optimizer}, Regime {regime}, {scheme}, {routing}, "
+        f"readout {readout}: mssp tune finds them"
     )
 
 

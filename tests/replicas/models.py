@@ -21,7 +21,9 @@ def config(active: int | None = None, blocks: int = 1) -> MLPConfig:
     return MLPConfig(INPUTS, CLASSES, width=32, expert_width=8, experts=4, active=active, blocks=blocks)
 
 
-def replica(config: MLPConfig, optimizer: str, lr: float, seed: int = 0, scheme: str = "mssp", **other: object) -> Replica:
+def replica(
+    config: MLPConfig, optimizer: str, lr: float, seed: int = 0, scheme: str = "mssp", **other: object
+) -> Replica:
     decay = {"weight_decay": 0.1} if optimizer == "adamw" else {}
     given = {"init_mult": 0.7, "aggregation_mult": 3.0, "lr_mult": {"router": 4.0, "readout": 2.0}, **decay, **other}
     plan = mssp.plan(config.shape, regime="II", scheme=scheme, optimizer=optimizer, lr=lr, **given)  # type: ignore[arg-type]

@@ -21,10 +21,12 @@ from mssp.cli.dispatch import DispatchCommand
 from mssp.cli.explain import ExplainCommand
 from mssp.cli.plan import PlanCommand
 from mssp.cli.sweep import SweepCommand
+from mssp.cli.tune import TuneCommand
 
 _COMMANDS = {
     "plan": (PlanCommand, "carry tuned hyperparameters from a small model to a large one"),
     "explain": (ExplainCommand, "one rule: what it is, why, and where the paper says it"),
+    "tune": (TuneCommand, "tune multipliers on a small model, by the paper's full grid or cheaper"),
     "sweep": (SweepCommand, "does the best learning rate stay as the model grows? measured, for each scheme"),
     "dispatch": (DispatchCommand, "measure which way of computing experts is the fastest on this machine"),
     "demo": (DemoCommand, "plan a model, train it at three sizes, see the hyperparameters carry over"),

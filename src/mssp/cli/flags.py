@@ -111,5 +111,5 @@ def by_regime(flag: str, given: Sequence[Sequence[str]]) -> dict[str, float]:
     found = by_role(flag, given, everywhere="")
     for regime in found:
         if regime not in REGIMES:
-            raise ValueError(f"{flag} takes REGIME=NUMBER with one of {', '.join(REGIMES)}, got {regime or 'no regime'!r}")
+            raise ValueError(f"{flag} takes REGIME=NUMBER with one of {', '.join(REGIMES)}, got {regime!r}")
     return found

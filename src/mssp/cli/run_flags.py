@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from mssp.tuned import Tuned, data_with_tuned_multipliers, tuned
 
 if TYPE_CHECKING:
     from mssp.sweep.execution import Backend, Job
+    from mssp.sweep.learning_rates import Setting
     from mssp.sweep.store import Store
 
 _ONES = 0.01  # a learning rate to look around where none was tuned
@@ -85,14 +86,12 @@ def _device_text() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
 
 
-def multipliers(
-    asked: str, data: str, optimizer: str, regime: str, scheme: str, active: int | None, readout: str
-) -> Tuned:
+def multipliers(asked: str, data: str, setting: Setting) -> Tuned:
     """``tuned`` for this data, ``ones``, another data set's, or those in a plan file."""
     if asked == "ones":
         return Tuned(_ONES)
     if asked == "tuned" or asked in data_with_tuned_multipliers():
-        return tuned(data if asked == "tuned" else asked, optimizer, regime, scheme, active=active, readout=readout)
+        return tuned(data if asked == "tuned" else asked, **asdict(setting))
     file = FilePath(asked)
     if not file.exists():
         known = ", ".join(("tuned", "ones", *data_with_tuned_multipliers()))

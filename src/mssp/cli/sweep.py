@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from mssp.cli import flags, show
@@ -96,15 +97,11 @@ class SweepCommand(RunFlags):
         from mssp.sweep.learning_rates import Setting
 
         found = {}
-        for regime in self.regime:
-            for optimizer in self.optimizer:
-                for scheme in self.scheme:
-                    check_names(scheme, optimizer, regime)
-                    check_cell(scheme, regime, optimizer)
-                    setting = Setting(optimizer, regime, scheme, self.active, self.readout or "zero")
-                    found[setting] = multipliers(
-                        self.multipliers or "tuned", data, optimizer, regime, scheme, self.active, self.readout or "zero"
-                    )
+        for regime, optimizer, scheme in product(self.regime, self.optimizer, self.scheme):
+            check_names(scheme, optimizer, regime)
+            check_cell(scheme, regime, optimizer)
+            setting = Setting(optimizer, regime, scheme, self.active, self.readout or "zero")
+            found[setting] = multipliers(self.multipliers or "tuned", data, setting)
         return found
 
     def _widths(self) -> dict[str, list[int]]:
@@ -120,7 +117,9 @@ class SweepCommand(RunFlags):
                 raise ValueError(f"unknown --regime {regime!r}: use one of {', '.join(REGIMES)}")
             found[regime] = [width for width in sorted(set(self.widths)) if width <= ends.get(regime, width)]
             if not found[regime]:
-                raise ValueError(f"--largest {regime}={ends[regime]:g} leaves no width: {min(self.widths)} is the least")
+                raise ValueError(
+                    f"--largest {regime}={ends[regime]:g} leaves no width: {min(self.widths)} is the least"
+                )
             for width in found[regime]:
                 family(regime, width, active=self.active)
         return found

@@ -162,6 +162,7 @@ def fetch(archive: Archive, folder: Path) -> Path:
         return path
     _log.info("downloading %s (%.0f MB) to %s", archive.url, archive.size / 1e6, path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             size, md5 = _download(archive.url, temporary)
             _check(archive, path, size, md5, "try again")

@@ -79,6 +79,7 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
         split: Split = getattr(dataset, part)
         arrays |= {f"{part}_inputs": split.inputs, f"{part}_targets": split.targets}
     arrays |= {key: np.array(getattr(dataset, key)) for key in _OPTIONAL}
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 

@@ -85,7 +85,8 @@ def update(
     """
     R, B, O = rows.shape
     I = columns.shape[-1]
-    assert weight.is_contiguous() and weight.numel() == R * O * I
+    assert weight.is_contiguous()
+    assert weight.numel() == R * O * I
     tile_b = min(_TILE, max(16, triton.next_power_of_2(B)))
     padded = triton.cdiv(B, tile_b) * tile_b
     adam = mean is not None

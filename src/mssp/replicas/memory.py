@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 
 import torch
 
@@ -53,4 +54,4 @@ def even_parts(count: int, largest: int) -> list[slice]:
     """
     parts = -(-count // largest)
     ends = [-(-count * part // parts) for part in range(parts + 1)]
-    return [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
+    return [slice(start, stop) for start, stop in pairwise(ends)]

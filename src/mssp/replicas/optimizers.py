@@ -90,11 +90,11 @@ class Optimizer:
     def _adam(self, name: str, gradient: Tensor, lr: Tensor) -> None:
         parameter, mean, square = self.parameters[name], self.means[name], self.squares[name]
         first, second = self._bias_corrections()
-        if not parameter.is_cuda:
-            second = float(second)  # divided by in double precision, as torch.optim does
+        # On a CPU a number, as torch.optim has it; asking a GPU for it would wait.
+        root = second if parameter.is_cuda else second.item()
         mean.lerp_(gradient, 1 - self.betas[0])
         square.mul_(self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
-        denominator = (square.sqrt() / second).add_(_like(self.rates[name].eps, parameter))
+        denominator = (square.sqrt() / root).add_(_like(self.rates[name].eps, parameter))
         parameter.addcdiv_(mean * _like(-lr / first, parameter), denominator)
 
     def _bias_corrections(self) -> tuple[Tensor, Tensor]:

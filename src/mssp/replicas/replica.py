@@ -117,6 +117,4 @@ def shared_seeds(replicas: Sequence[Replica]) -> list[int]:
 
 def stacked(numbers: Sequence[Mapping[str, float]], device: torch.device) -> dict[str, Tensor]:
     """Factors of the forward pass by name, [R, 1, 1]: they multiply activations of [R, batch, ...]."""
-    return {
-        name: torch.tensor([each[name] for each in numbers], device=device).view(-1, 1, 1) for name in numbers[0]
-    }
+    return {name: torch.tensor([each[name] for each in numbers], device=device).view(-1, 1, 1) for name in numbers[0]}

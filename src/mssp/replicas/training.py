@@ -87,8 +87,10 @@ class Feed:
         return torch.addcmul(self._shift, inputs.to(torch.float32), self._scale)
 
     def _moved(self, split: Split) -> tuple[Tensor, Tensor]:
-        inputs = torch.from_numpy(split.inputs.reshape(len(split), -1)).to(self.device)
-        return inputs, torch.from_numpy(split.targets).to(self.device)
+        # Arrays in memory that processes share may not be written, which torch wants to be able to.
+        inputs, targets = (np.require(array, requirements="W") for array in (split.inputs, split.targets))
+        flat = torch.from_numpy(inputs.reshape(len(split), -1))
+        return flat.to(self.device), torch.from_numpy(targets).to(self.device)
 
 
 def train(
@@ -126,7 +128,9 @@ def _train_halving(
     on_step: Callable[[int], None] | None,
 ) -> list[Outcome]:
     try:
-        return _train_together(Lockstep(program, replicas, device=feed.device, precision=precision), feed, schedule, on_step)
+        return _train_together(
+            Lockstep(program, replicas, device=feed.device, precision=precision), feed, schedule, on_step
+        )
     except torch.OutOfMemoryError:
         if len(replicas) == 1:
             raise

@@ -120,7 +120,7 @@ class Local:
     def run(self, study: Study, job: Job, watcher: Watcher) -> None:
         """Finish a study. Chunks that others are at are waited for, and taken over should they die."""
         study.retry_failed()
-        _announce(study, job, watcher)
+        announce(study, job, watcher)
         feed = self._feeds.setdefault(job.data.checksum, Feed(job.data, self.device))
         while True:
             chunk = study.claim()
@@ -157,7 +157,7 @@ def trials_of(chunk: Chunk) -> list[Trial]:
     return [Trial.from_json(run.spec) for run in chunk.runs]
 
 
-def _announce(study: Study, job: Job, watcher: Watcher) -> None:
+def announce(study: Study, job: Job, watcher: Watcher) -> None:
     counts: Mapping[str, int] = study.counts()
     watcher.start(sum(counts.values()), counts["done"] + counts["diverged"], job.schedule.steps)
 

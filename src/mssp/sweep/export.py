@@ -10,7 +10,6 @@ import csv
 import json
 import math
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mssp.data.whole_files import replacing
 from mssp.sweep.store import Parameter, Run, Study
 
 _KINDS = {"key": str, "chunk": int, "status": str, "diverged_at": int, "seconds": float, "error": str}
@@ -116,14 +116,11 @@ def _target(path: str | os.PathLike[str], writers: Mapping[str, _Writer]) -> tup
 @contextmanager
 def _unfinished(path: Path) -> Iterator[Path]:
     """Where to write what takes its name when it is complete."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        yield unfinished
-        unfinished.replace(path)
+        with replacing(path) as unfinished:
+            yield unfinished
     except OSError as error:
         raise ValueError(f"cannot export to {path}: {error.strerror or error}; choose another path") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def frame(study: Study) -> Any:

@@ -32,7 +32,7 @@ class Bar(Quiet):
 
     def __init__(self, metric: str, higher_is_better: bool) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._metric, self._sign = metric, 1.0 if higher_is_better else -1.0
         self._best = -math.inf
@@ -75,7 +75,7 @@ class Bar(Quiet):
             self._bar.remove_task(self._task)
             self._task = None
 
-    def _fields(self) -> dict[str, str]:
+    def _fields(self) -> dict[str, Any]:
         speed = self._taken / max(time.monotonic() - self._since, 1e-3)
         best = "" if math.isinf(self._best) else f"best {self._metric} {self._sign * self._best:.4f}"
         return {"runs": f"{self._done}/{self._runs}", "speed": f"{speed:,.0f}", "best": best}

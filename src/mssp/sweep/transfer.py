@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
@@ -108,7 +109,7 @@ class Transfer:
 
     @property
     def drift_verdict(self) -> str:
-        """``stays``, ``drifts up``, ``drifts down``, or ``unclear`` where the seeds scatter, or the grid ends, too soon."""
+        """``stays``, ``drifts up``, ``drifts down``, or ``unclear``: the seeds scatter, or the grid ends too soon."""
         drift = self.drift
         if math.isnan(drift.value):
             return "unclear"
@@ -192,7 +193,7 @@ class Transfer:
         return stable
 
     def _trend(self, groups: Sequence[list[float]]) -> str:
-        pairs = list(zip(groups, groups[1:], strict=False))
+        pairs = list(pairwise(groups))
         if not pairs or min(len(group) for group in groups) < 2:
             return "unclear"
         # As many tests as there are steps: the level is shared among them.

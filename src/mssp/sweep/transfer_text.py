@@ -15,7 +15,7 @@ _TREND = {
     "yes": "yes",
     "no": "no: some wider model is significantly worse",
     "stalls": "stalls: the widest is not significantly better than the narrowest",
-    "unclear": "unclear: two seeds or more are needed",
+    "unclear": "unclear: it takes two widths and two seeds",
 }
 
 
@@ -106,5 +106,3 @@ def _number(estimate: Estimate, digits: int) -> str:
         return "diverges"
     ci = "" if math.isnan(estimate.ci) else f" ± {estimate.ci:.{digits}f}"
     return f"{estimate.value:.{digits}f}{ci}".replace("-", "−")
-
-

@@ -1,0 +1,185 @@
+"""Tune multipliers at a small width: the paper's procedure, and the cheaper ones it warns of.
+
+``grid``     the learning rate alone, then a broad grid over the init multiplier and the five learning-rate multipliers,
+             then a fine grid around the best: every combination of 5 values a factor 4 apart, 15,625 runs.
+``random``   the same broad and fine ranges, at random, then all pairs of multipliers around the best, over and over.
+``optuna``   a sampler that learns from what it has seen (TPE), asked and told in batches.
+
+All choose by validation top-5. With replicas the full grid is minutes on one GPU, so there is no need to skip it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mssp.settings import positive
+from mssp.shape import positive_int
+from mssp.sweep import grids
+from mssp.sweep.grids import Point
+from mssp.sweep.trial import Trial
+
+METHODS = ("grid", "random", "optuna")
+METRIC = "validation_top5"
+_CENTRE: Point = dict.fromkeys(grids.MULTIPLIERS, 1.0)
+Scores = Mapping[str, float]  # by the key of a trial; minus infinity where it diverged
+Evaluate = Callable[[str, Sequence[Trial]], Scores]
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """How to search.
+
+    Args:
+        method: one of METHODS.
+        points, ratio: of the fine grid, for each multiplier.
+        broad_points, broad_ratio: of the broad one before it.
+        lr_points, lr_ratio: of the sweep of the learning rate that comes first.
+        rounds: fine grids at most; the next is centred on the best of the last, and made while that lies at an edge.
+        budget: runs of ``random`` and ``optuna``, after the learning rate; None for as many as ``grid`` takes.
+        seed: of what is random in the search itself.
+    """
+
+    method: str = "grid"
+    points: int = 5
+    ratio: float = 4.0
+    broad_points: int = 3
+    broad_ratio: float = 64.0
+    lr_points: int = 13
+    lr_ratio: float = 4.0
+    rounds: int = 1
+    budget: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"unknown method {self.method!r}: use one of {', '.join(METHODS)}")
+        for name in ("points", "broad_points", "lr_points", "rounds"):
+            positive_int(name, getattr(self, name))
+        for name in ("ratio", "broad_ratio", "lr_ratio"):
+            if positive(name, getattr(self, name)) <= 1:
+                raise ValueError(f"{name} must be more than 1, got {getattr(self, name)}")
+        if self.budget is not None:
+            positive_int("budget", self.budget)
+
+    @property
+    def runs(self) -> int:
+        """What the grids take, or the budget."""
+        dimensions = len(grids.MULTIPLIERS)
+        return self.budget or self.broad_points**dimensions + self.points**dimensions
+
+    @property
+    def reach(self) -> int:
+        """How many steps of ``ratio`` up or down from the centre the two grids reach."""
+        broad = (self.broad_points // 2) * math.log(self.broad_ratio, self.ratio)
+        return round(broad) + self.points // 2
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to.
+
+    Args:
+        best: the trial with the best score.
+        tried: every trial with its score, in order; minus infinity where it diverged.
+        fine: the axes of the last fine grid, empty for searches without one.
+        at_edge: multipliers whose best value is at the end of its axis: more may be better.
+    """
+
+    best: Trial
+    score: float
+    tried: Sequence[tuple[Trial, float]]
+    fine: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    at_edge: Sequence[str] = ()
+
+
+def tune(start: Trial, procedure: Procedure, evaluate: Evaluate) -> Found:
+    """Search from a trial at the width to tune at; ``evaluate`` trains trials and says how they did."""
+    search = _Search(start, evaluate)
+    rates = grids.levels(start.lr, procedure.lr_points, procedure.lr_ratio)
+    # From the middle outwards: where nothing learns yet, the first of equals is the one that was given.
+    rates.sort(key=lambda lr: abs(math.log(lr / start.lr)))
+    search.ask("learning rate", [replace(start, lr=lr) for lr in rates])
+    if procedure.method == "optuna":
+        _with_optuna(search, procedure)
+        return search.found({})
+    if procedure.method == "random":
+        _at_random(search, procedure)
+        return search.found({})
+    centre = grids.point_of(search.best)
+    search.ask_points("broad grid", grids.full(grids.axes(centre, procedure.broad_points, procedure.broad_ratio)))
+    for number in range(procedure.rounds):
+        fine = grids.axes(grids.point_of(search.best), procedure.points, procedure.ratio)
+        search.ask_points(f"fine grid {number + 1}", grids.full(fine))
+        if not grids.at_edge(fine, grids.point_of(search.best)):
+            break
+    return search.found(fine)
+
+
+class _Search:
+    """What has been tried, and the best of it."""
+
+    def __init__(self, start: Trial, evaluate: Evaluate) -> None:
+        self.best, self.score = start, -math.inf
+        self.tried: dict[str, tuple[Trial, float]] = {}
+        self._evaluate = evaluate
+
+    def ask(self, stage: str, trials: Sequence[Trial]) -> list[float]:
+        scores = self._evaluate(stage, trials)
+        for trial in trials:
+            self.tried[trial.key] = trial, scores[trial.key]
+            if scores[trial.key] > self.score:  # the first of equals: results do not depend on the order of arrival
+                self.best, self.score = trial, scores[trial.key]
+        return [scores[trial.key] for trial in trials]
+
+    def ask_points(self, stage: str, points: Sequence[Point]) -> list[float]:
+        return self.ask(stage, [grids.at(self.best, point) for point in points])
+
+    def found(self, fine: Mapping[str, Sequence[float]]) -> Found:
+        edges = grids.at_edge(fine, grids.point_of(self.best))
+        return Found(self.best, self.score, list(self.tried.values()), fine, edges)
+
+
+def _at_random(search: _Search, procedure: Procedure) -> None:
+    """Half of the budget at random over everything a grid search reaches, then plane after plane around the best."""
+    everything = grids.axes(grids.point_of(search.best), 2 * procedure.reach + 1, procedure.ratio)
+    at_random = grids.some(everything, procedure.runs // 2, procedure.seed)
+    left = procedure.runs - len(at_random)
+    search.ask_points("at random", at_random)
+    for number, planes in enumerate(_planes_around_best(search, procedure)):
+        new = [point for point in planes if grids.at(search.best, point).key not in search.tried][:left]
+        if not new:
+            break
+        search.ask_points(f"pairs {number + 1}", new)
+        left -= len(new)
+
+
+def _planes_around_best(search: _Search, procedure: Procedure) -> Iterator[list[Point]]:
+    while True:
+        centre = grids.point_of(search.best)
+        yield grids.unique(grids.planes(grids.axes(centre, procedure.points, procedure.ratio), centre))
+
+
+def _with_optuna(search: _Search, procedure: Procedure, batch: int = 64) -> None:
+    try:
+        import optuna
+    except ImportError:
+        raise ValueError("the method optuna needs Optuna: pip install 'mssp[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # Constant liar: what is asked in one batch must differ, though nothing is told in between.
+    sampler = optuna.samplers.TPESampler(seed=procedure.seed, constant_liar=True, n_startup_trials=batch)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    reach = procedure.reach
+    centre = grids.point_of(search.best)
+    left, number = procedure.runs, 0
+    while left > 0:
+        asked = [study.ask() for _ in range(min(batch, left))]
+        points = [
+            {name: centre[name] * procedure.ratio ** each.suggest_int(name, -reach, reach) for name in centre}
+            for each in asked
+        ]
+        scores = search.ask_points(f"batch {number + 1}", points)
+        for each, score in zip(asked, scores, strict=True):
+            study.tell(each, max(score, 0.0))  # a run that diverged is as bad as one that gets nothing right
+        left, number = left - len(asked), number + 1
