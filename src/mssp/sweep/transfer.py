@@ -22,9 +22,9 @@ import numpy as np
 
 from mssp.statistics import Estimate, mean_of, p_greater, slope_of
 
-_WINDOW = 2  # grid points on either side of the best one that a parabola is fitted to
 _LEVEL = 0.05  # of tests
-_DRIFT = 0.25  # doublings of the learning rate per doubling of the width that count as none
+_DRIFT = 0.1  # doublings of the learning rate per doubling of the width that count as none
+_CLEAR = 0.3  # a confidence interval that says something
 
 
 @dataclass(frozen=True)
@@ -111,13 +111,12 @@ class Transfer:
     def drift_verdict(self) -> str:
         """``stays``, ``drifts up``, ``drifts down``, or ``unclear``: the seeds scatter, or the grid ends too soon."""
         drift = self.drift
-        if math.isnan(drift.value):
-            return "unclear"
-        if abs(drift.value) > _DRIFT and (math.isnan(drift.ci) or drift.excludes_zero):
+        significant = math.isnan(drift.ci) or drift.excludes_zero
+        if significant and abs(drift.value) > _DRIFT:
             return "drifts up" if drift.value > 0 else "drifts down"
         # A best rate at the grid's end may lie anywhere beyond it: two of those are not known to be equal.
-        known = not any(summary.at_edge for summary in self.summaries)
-        return "stays" if abs(drift.value) <= _DRIFT and known else "unclear"
+        known = not any(summary.at_edge for summary in self.summaries) and not math.isnan(drift.value)
+        return "stays" if known and not drift.ci > _CLEAR else "unclear"
 
     @property
     def wider_is_better(self) -> str:
@@ -211,20 +210,19 @@ def _greater(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def top_of_parabola(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Where a parabola through the best point and its neighbours is highest; the point itself where none fits.
+    """Where the parabola through the best point and its two neighbours is highest; the point itself where there is none.
 
     >>> round(top_of_parabola([0.0, 1.0, 2.0, 3.0], [0.0, 0.75, 1.0, 0.75]), 6)
     2.0
+    >>> round(top_of_parabola([0.0, 1.0, 2.0], [0.5, 1.0, 0.75]), 3)
+    1.167
 
-    The top is kept within half a grid step of the best point; points that are not finite are left out.
+    Three points and no more: beyond the best rate training breaks down, and a wider parabola would lean away from that
+    cliff.
     """
     best = int(np.argmax(ys))
-    near = [i for i in range(max(0, best - _WINDOW), best + _WINDOW + 1) if i < len(xs) and math.isfinite(ys[i])]
-    beside = {best - 1, best + 1} & set(near)
-    if len(near) < 3 or len(beside) < 2:  # at the edge of the grid, or of stability
-        return xs[best]
-    curvature, slope, _ = np.polyfit([xs[i] - xs[best] for i in near], [ys[i] for i in near], 2)
-    if curvature >= 0:
-        return xs[best]
-    low, high = (xs[best - 1] - xs[best]) / 2, (xs[best + 1] - xs[best]) / 2
-    return xs[best] + float(np.clip(-slope / (2 * curvature), low, high))
+    if not 0 < best < len(xs) - 1 or not all(map(math.isfinite, ys[best - 1 : best + 2])):
+        return xs[best]  # at the edge of the grid, or of stability
+    (left, right), (before, top, after) = (xs[best] - xs[best - 1], xs[best + 1] - xs[best]), ys[best - 1 : best + 2]
+    down, up = (top - before) / left, (top - after) / right  # slopes to either side, both falls
+    return xs[best] + (0.5 * (down * right - up * left) / (down + up) if down + up else 0.0)

@@ -72,8 +72,8 @@ class Procedure:
     @property
     def reach(self) -> int:
         """How many steps of ``ratio`` up or down from the centre the two grids reach."""
-        broad = (self.broad_points // 2) * math.log(self.broad_ratio, self.ratio)
-        return round(broad) + self.points // 2
+        broad = (self.broad_points - 1) / 2 * math.log(self.broad_ratio, self.ratio)
+        return round(broad + (self.points - 1) / 2)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,81 @@
+"""Do the tuned multipliers give, in this library, the accuracy that their authors report?
+
+    ./dev bench reference tinyimagenet [float32|tf32]
+
+Trains every setting that is kept for a data set at N = 128, 1000 steps of 50, with four seeds, and compares validation
+top-5 with the reported one. Minutes on a GPU, hours on a CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from mssp.data import load
+from mssp.families import TUNED_WIDTH
+from mssp.plan_text import markdown_table
+from mssp.replicas import Feed, Schedule
+from mssp.statistics import mean_of
+from mssp.sweep.execution import Job, pick_device, train_trials
+from mssp.sweep.learning_rates import Setting
+from mssp.sweep.store import Result
+from mssp.sweep.trial import Trial
+from mssp.tuned import entries, tuned
+
+SEEDS, STEPS, BATCH = 4, 1000, 50
+FACTORS = (0.25, 0.5, 1.0, 2.0)  # on the tuned learning rate: how close it is to where training breaks down
+CLOSE = 0.03
+
+
+def main(name: str = "tinyimagenet", precision: str = "float32") -> None:
+    data = load(name)
+    job = Job(data, Schedule(STEPS, BATCH), precision, keep_curves=False)
+    feed = Feed(data, pick_device())
+    settings = [
+        Setting(entry["optimizer"], entry["regime"], scheme, entry["active"], entry["readout"])
+        for entry in entries(data.name)
+        for scheme in entry["schemes"]
+    ]
+    asked: dict[tuple[object, ...], list[tuple[Setting, float, Trial]]] = {}
+    for setting in settings:
+        best = tuned(data.name, **vars(setting))
+        for factor in FACTORS:
+            for seed in range(SEEDS):
+                trial = Trial(
+                    setting.regime, setting.scheme, setting.optimizer, TUNED_WIDTH, seed, best.lr * factor,
+                    active=setting.active, readout=setting.readout,
+                ).with_tuned(best)  # fmt: skip
+                asked.setdefault(trial.alike, []).append((setting, factor, trial))
+    found: dict[tuple[Setting, float], list[Result]] = {}
+    for members in asked.values():
+        members.sort(key=lambda member: member[2].seed)
+        for (setting, factor, _), result in zip(
+            members, train_trials([t for *_, t in members], feed, job), strict=True
+        ):
+            found.setdefault((setting, factor), []).append(result)
+    head = ["setting", "reported", "ours", "difference", "", *(f"lr × {factor:g}" for factor in FACTORS if factor != 1)]
+    rows = [_row(setting, tuned(data.name, **vars(setting)).top5 or 0.0, found) for setting in settings]
+    print(f"{data.source}, N = {TUNED_WIDTH}, {STEPS} steps of {BATCH}, {SEEDS} seeds, {precision}: validation top-5\n")
+    print("\n".join(markdown_table(head, rows)))
+
+
+def _row(setting: Setting, reported: float, found: dict[tuple[Setting, float], list[Result]]) -> list[str]:
+    ours = mean_of([result.metrics["validation_top5"] for result in found[setting, 1.0] if result.diverged_at is None])
+    verdict = "close" if ours.value >= reported - CLOSE else "below"
+    others = [_mean(found[setting, factor]) for factor in FACTORS if factor != 1]
+    lost = _lost(found[setting, 1.0])
+    difference = f"{ours.value - reported:+.3f}".replace("-", "−")
+    return [str(setting), f"{reported:.4f}", f"{ours.value:.4f} ± {ours.ci:.4f}{lost}", difference, verdict, *others]
+
+
+def _mean(results: list[Result]) -> str:
+    values = [result.metrics["validation_top5"] for result in results if result.diverged_at is None]
+    return f"{mean_of(values).value:.4f}{_lost(results)}" if values else "all diverged"
+
+
+def _lost(results: list[Result]) -> str:
+    diverged = sum(result.diverged_at is not None for result in results)
+    return f" ({diverged} diverged)" if diverged else ""
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,64 @@
+"""What cheap tuning costs: the grid, random search with pairs, and Optuna, at the same number of runs.
+
+    ./dev bench tuning DATA SCHEME OPTIMIZER [RUNS [SEARCHES]]
+
+All three search the same ranges around the same learning rate, choose by validation top-5 with one seed, and are judged
+by what their choice gives with four new seeds. Minutes on a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from statistics import fmean
+
+from mssp.data import load
+from mssp.families import TUNED_WIDTH
+from mssp.plan_text import markdown_table
+from mssp.replicas import Schedule
+from mssp.statistics import mean_of
+from mssp.sweep.evaluation import Evaluator
+from mssp.sweep.execution import Job, Local, pick_device
+from mssp.sweep.progress import Quiet
+from mssp.sweep.store import Store
+from mssp.sweep.trial import Trial
+from mssp.sweep.tuning import METHODS, Procedure, tune
+
+NEW_SEEDS = range(1, 5)
+
+
+def main(data: str, scheme: str, optimizer: str, runs: str = "793", searches: str = "3") -> None:
+    job = Job(load(data), Schedule(1000, 50), "tf32", keep_curves=False)
+    start = Trial("II", scheme, optimizer, TUNED_WIDTH, 0, 0.01, aggregation_mult=8.0)
+    backend, rows = Local(pick_device()), []
+    for method in METHODS:
+        # Grids are what they are: 2^6 broad and 3^6 fine make 793 runs, and no two of them differ.
+        repeats = 1 if method == "grid" else int(searches)
+        for seed in range(repeats):
+            # A store of its own: nothing is inherited from another search.
+            with tempfile.TemporaryDirectory() as folder, Store(f"{folder}/runs.sqlite") as store:
+                evaluate = Evaluator(store, backend, job, Quiet())
+                began = time.perf_counter()
+                procedure = Procedure(
+                    method, points=3, broad_points=2, broad_ratio=256.0, budget=None if method == "grid" else int(runs),
+                    seed=seed,
+                )  # fmt: skip
+                found = tune(start, procedure, evaluate)
+                spent = time.perf_counter() - began
+                scores = evaluate.per_seed("new seeds", found.best, NEW_SEEDS)
+            confirmed = mean_of(scores)
+            rows.append([
+                method, str(seed), str(len(found.tried)), f"{spent:.0f}", f"{found.score:.4f}",
+                f"{confirmed.value:.4f} ± {confirmed.ci:.4f}",
+            ])  # fmt: skip
+    print(f"{job.data.name}, Regime II, {scheme}, {optimizer}, N = {TUNED_WIDTH}, 1000 steps of 50: validation top-5\n")
+    head = ["method", "search seed", "runs", "seconds", "best in the search", "with four new seeds"]
+    print("\n".join(markdown_table(head, rows)))
+    for method in METHODS:
+        mine = [float(row[5].split()[0]) for row in rows if row[0] == method]
+        print(f"\n{method}: {fmean(mine):.4f} on average")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""What sweeps found, as figures: the learning-rate transfer, how scores scale with width, tuned multipliers."""

@@ -1,0 +1,168 @@
+"""Figures as files: a page that needs nothing else, or an image."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mssp.data.whole_files import replacing
+from mssp.report.figures import description_of
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_IMAGES_NEED = "images need kaleido (pip install kaleido) and a Chrome or Chromium"
+_SHARPNESS = 2  # pixels of a .png per pixel of the figure: one of them is coarse on paper
+_DATE = b"D:20000101000000+00'00'"
+
+# Buttons that a page for readers has no use for. The first two upload the figure's data to plotly's servers.
+_NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
+
+# The figure keeps its white ground on a dark page too: its shades run from light to dark. The policy holds a page to
+# what it claims, that nothing is fetched. A sheet is as large as the figure, which printers scale to theirs.
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
+style-src 'unsafe-inline'; img-src data: blob:">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ margin: 0; padding: 24px; font: 15px/1.5 Helvetica, Arial, sans-serif; color: #1a1a1a; background: #f6f6f6; }}
+figure {{ margin: 0 auto; width: fit-content; max-width: 100%; }}
+.plot {{ overflow-x: auto; background: white; border-radius: 6px; }}
+figcaption {{ max-width: 48em; margin: 16px 8px; }}
+@media (prefers-color-scheme: dark) {{ body {{ color: #e6e6e6; background: #161616; }} }}
+@page {{ size: {page_width}px {page_height}px; margin: 24px; }}
+@media print {{
+  body {{ padding: 0; color: black; background: white; }}
+  .plot {{ overflow: visible; border-radius: 0; }}
+  .modebar-container {{ display: none; }}
+}}
+</style>
+</head>
+<body>
+<figure>
+<div class="plot" role="img" aria-label="{title}" aria-describedby="description">
+{plot}
+</div>
+<figcaption id="description">{description}</figcaption>
+</figure>
+</body>
+</html>
+"""
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Write a figure to a file of the kind that its suffix names: .html, .svg, .pdf or .png.
+
+    >>> import tempfile
+    >>> from plotly.graph_objects import Figure
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(Figure(), f"{folder}/empty.html").name
+    'empty.html'
+
+    A page holds all it needs, the description in words too. Equal figures give equal files. The file appears when it is
+    complete, in the place of one that was there.
+    """
+    path = Path(path)
+    render = _RENDERERS.get(path.suffix.lower())
+    if render is None:
+        raise ValueError(f"cannot write {path}: use one of the suffixes {', '.join(_RENDERERS)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+    try:
+        content = render(figure)
+    except ValueError as error:
+        raise ValueError(f"cannot write {path}: {error}") from error
+    try:
+        with replacing(path) as unfinished:
+            unfinished.write_bytes(content)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def html_of(figure: Figure) -> str:
+    """The page of a figure."""
+    from plotly.io import to_html
+
+    width, height = figure.layout.width or 1000, figure.layout.height or 600
+    description = description_of(figure)
+    config = {"displaylogo": False, "responsive": False, "modeBarButtonsToRemove": _NO_BUTTONS}
+    config |= {"toImageButtonOptions": {"format": "svg", "filename": "figure"}}
+    plot = to_html(figure, config=config, include_plotlyjs=True, full_html=False, div_id="figure")
+    caption_lines = 2 + len(description) // 90
+    return _PAGE.format(
+        title=escape(title_of(figure)),
+        description=escape(description),
+        plot=plot,
+        page_width=width + 48,
+        page_height=height + 64 + 24 * caption_lines,
+    )
+
+
+def title_of(figure: Figure) -> str:
+    """Without markup."""
+    meta = figure.layout.meta
+    title = meta.get("title") if isinstance(meta, Mapping) else None
+    return title or re.sub(r"<[^>]*>", " ", figure.layout.title.text or "").strip() or "Figure"
+
+
+def _html(figure: Figure) -> bytes:
+    return html_of(figure).encode()
+
+
+def _png(figure: Figure) -> bytes:
+    return _image(figure, "png", scale=_SHARPNESS)
+
+
+def _svg(figure: Figure) -> bytes:
+    text = _image(figure, "svg").decode()
+    return _with_words(_with_fixed_ids(text), title_of(figure), description_of(figure)).encode()
+
+
+def _with_fixed_ids(svg: str) -> str:
+    """plotly names its clip paths by a random word, which stands in the id of the first definitions."""
+    found = re.search(r'id="defs-(\w+)"', svg)
+    return svg.replace(found[1], "figure") if found else svg
+
+
+def _with_words(svg: str, title: str, description: str) -> str:
+    words = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>"
+    return re.sub(r"<svg\b([^>]*)>", lambda found: f'<svg role="img"{found[1]}>{words}', svg, count=1)
+
+
+def _pdf(figure: Figure) -> bytes:
+    """With a fixed date, as long as the one it replaces: places in the file are counted in bytes."""
+    return re.sub(rb"D:\d{14}\+00'00'", _DATE, _image(figure, "pdf"))
+
+
+def _image(figure: Figure, kind: str, scale: float = 1) -> bytes:
+    if find_spec("kaleido") is None:
+        raise ValueError(f"{_IMAGES_NEED}, and kaleido is not installed; .html needs neither")
+    import kaleido
+
+    options: dict[str, Any] = {"format": kind, "scale": scale}
+    options |= {"width": figure.layout.width or 1000, "height": figure.layout.height or 600}
+    drawn = figure.to_dict()
+    for number, trace in enumerate(drawn["data"]):
+        trace["uid"] = str(number)  # a random one otherwise, which .svg shows
+    try:
+        # Without MathJax, which kaleido would fetch from the network.
+        content: bytes = kaleido.calc_fig_sync(drawn, opts=options, kopts={"mathjax": False})
+    except (RuntimeError, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{_IMAGES_NEED}, and the browser does not run ({reason}); .html needs neither") from error
+    return content
+
+
+_RENDERERS: dict[str, Callable[[Figure], bytes]] = {".html": _html, ".svg": _svg, ".pdf": _pdf, ".png": _png}

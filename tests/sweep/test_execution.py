@@ -1,0 +1,214 @@
+"""Whole studies: killed and resumed, shared by two processes, on Ray."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mssp.data import load
+from mssp.data.clusters import clusters
+from mssp.replicas import Schedule
+from mssp.sweep.execution import Job, Local, committing, pick_device, plan_chunks
+from mssp.sweep.progress import Quiet
+from mssp.sweep.store import Run, Store
+from mssp.sweep.trial import Trial, in_chunks
+
+CPU = torch.device("cpu")
+WIDTHS = ("16", "32", "48", "64", "80", "96")
+
+
+def trials(widths: Sequence[int] = (16, 32), seeds: int = 2) -> list[Trial]:
+    return [
+        Trial("II", scheme, "adam", width, seed, lr)
+        for scheme in ("mssp", "mup")
+        for width in widths
+        for seed in range(seeds)
+        for lr in (0.01, 0.02, 0.04)
+    ]
+
+
+def job(steps: int = 12) -> Job:
+    return Job(clusters(examples=2000, validation=100, classes=10, superclasses=2), Schedule(steps, 10))
+
+
+def finished(path: Path, backend: Local, asked: Sequence[Trial], todo: Job) -> list[Run]:
+    with Store(path) as store:
+        study = store.study("all", todo.settings)
+        study.add(backend.chunks(asked, todo))
+        backend.run(study, todo, Quiet())
+        return study.runs()
+
+
+def same(first: Path, second: Path, name: str) -> bool:
+    """Whether two stores hold the same runs with the same numbers, to the bit."""
+    contents = []
+    for path in (first, second):
+        with Store(path, must_exist=True) as store:
+            study = store.open_study(name)
+            contents.append({run.key: (run.status, run.metrics, study.curves(run.key)) for run in study.runs()})
+    mine, theirs = contents
+    assert mine.keys() == theirs.keys()
+    for key, (status, metrics, curves) in mine.items():
+        other = theirs[key]
+        assert status == other[0]
+        np.testing.assert_array_equal(list(metrics.values()), list(other[1].values()))
+        for curve, numbers in curves.items():
+            np.testing.assert_array_equal(numbers, other[2][curve])
+    return True
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    flags = ["--widths", *WIDTHS, "--steps", "150", "--seeds", "2", "--lr-points", "3", "--multipliers", "ones"]
+    command = [sys.executable, "-m", "mssp", "sweep", "--device", "cpu", "--optimizer", "adam", *flags]
+    killed, whole = tmp_path / "killed.sqlite", tmp_path / "whole.sqlite"
+    name = "sweep clusters, 150 steps of 50, float32"
+    for enough in (1, 30):
+        process = subprocess.Popen([*command, "--store", str(killed)], stdout=subprocess.DEVNULL)
+        while process.poll() is None and done(killed, name) < enough:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "it ended before it could be killed"
+    before = done(killed, name)
+    runs = len(WIDTHS) * 2 * 3 * 2
+    assert 30 <= before < runs
+    for path in (killed, whole):
+        subprocess.run([*command, "--store", str(path)], stdout=subprocess.DEVNULL, check=True)
+    assert done(killed, name) == runs
+    assert same(killed, whole, name)
+
+
+def done(path: Path, name: str) -> int:
+    if not path.exists():
+        return 0
+    with Store(path) as store:
+        if name not in store.studies():
+            return 0
+        counts = store.open_study(name).counts()
+        return counts["done"] + counts["diverged"]
+
+
+def test_a_second_call_runs_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, asked = Local(CPU), trials()
+    first = finished(tmp_path / "runs.sqlite", backend, asked, job())
+    monkeypatch.setattr("mssp.sweep.execution.train_trials", lambda *_: pytest.fail("it was run again"))
+    assert finished(tmp_path / "runs.sqlite", backend, asked, job()) == first
+    assert {run.status for run in first} == {"done"}
+    assert len(first) == len(asked)
+
+
+def test_what_is_added_runs_alone(tmp_path: Path) -> None:
+    path, backend = tmp_path / "runs.sqlite", Local(CPU)
+    few = finished(path, backend, trials((16,)), job())
+    more = finished(path, backend, trials((16, 32)), job())
+    assert more[: len(few)] == few
+    assert len(more) == 2 * len(few)
+
+
+def test_other_data_or_lengths_are_refused(tmp_path: Path) -> None:
+    finished(tmp_path / "runs.sqlite", Local(CPU), trials((16,)), job(12))
+    with pytest.raises(ValueError, match="was made with other settings: steps is 12 there and 13 here"):
+        finished(tmp_path / "runs.sqlite", Local(CPU), trials((16,)), job(13))
+
+
+def test_a_chunk_that_fails_says_why_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the device is on fire")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mssp.sweep.execution.train_trials", broken)
+        with pytest.raises(RuntimeError, match="on fire"):
+            finished(tmp_path / "runs.sqlite", Local(CPU), trials((16,)), job())
+    with Store(tmp_path / "runs.sqlite") as store:
+        runs = store.open_study("all").runs("failed")
+        assert runs[0].error == "RuntimeError: the device is on fire"
+    assert {run.status for run in finished(tmp_path / "runs.sqlite", Local(CPU), trials((16,)), job())} == {"done"}
+
+
+def test_an_interrupted_chunk_is_given_back(tmp_path: Path) -> None:
+    with Store(tmp_path / "runs.sqlite") as store:
+        study = store.study("all", {})
+        study.add(plan_chunks(trials((16,)), job(), CPU))
+        chunk = study.claim()
+        assert chunk is not None
+        with pytest.raises(KeyboardInterrupt), committing(study, chunk):
+            raise KeyboardInterrupt
+        assert study.counts()["pending"] == len(trials((16,)))
+
+
+def test_chunks_share_batches_and_fit() -> None:
+    asked = trials((16, 32), seeds=2)
+    chunks = in_chunks(asked, {trial.alike: 4 for trial in asked})
+    assert [len(chunk) for chunk in chunks] == [4, 4, 4] * 2
+    for chunk in chunks:
+        assert len({trial.width for trial in chunk}) == 1
+        assert [trial.seed for trial in chunk] == [0, 0, 1, 1]
+    assert sorted(trial.key for chunk in chunks for trial in chunk) == sorted(trial.key for trial in asked)
+    uneven = [*asked, Trial("II", "mssp", "adam", 16, 5, 0.01)]
+    assert all(len({trial.seed for trial in chunk}) == 1 for chunk in in_chunks(uneven, {t.alike: 4 for t in uneven})[:4])
+
+
+def test_devices_are_named() -> None:
+    assert pick_device("cpu") == CPU
+    with pytest.raises(ValueError, match="unknown device 'tpu9': use auto, cpu, cuda or cuda:1"):
+        pick_device("tpu9")
+    with pytest.raises(ValueError, match="device 'meta' cannot be used here"):
+        pick_device("meta")
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_numbers_and_survives_a_killed_worker(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    from mssp.sweep.on_ray import Ray
+
+    todo, asked = Job(load("clusters"), Schedule(400, 50)), trials((16, 32, 48), seeds=1)
+    finished(tmp_path / "local.sqlite", Local(CPU), asked, todo)
+    backend = Ray()
+    killed: list[int] = []
+    try:
+        with Store(tmp_path / "ray.sqlite") as store:
+            study = store.study("all", todo.settings)
+            study.add(backend.chunks(asked, todo))
+            backend.run(study, todo, Killer(killed))
+    finally:
+        ray.shutdown()
+    assert killed, "no worker was found to kill"
+    assert same(tmp_path / "ray.sqlite", tmp_path / "local.sqlite", "all")
+
+
+class Killer(Quiet):
+    """Kills a worker as soon as one is at work."""
+
+    def __init__(self, killed: list[int]) -> None:
+        self._killed = killed
+
+    def start(self, runs: int, done: int, steps: int) -> None:
+        from threading import Thread
+
+        Thread(target=self._kill, daemon=True).start()
+
+    def _kill(self) -> None:
+        import os
+
+        for _ in range(600):
+            for entry in Path("/proc").iterdir():
+                if entry.name.isdecimal() and b"ray::_train_chunk" in _command(entry):
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    self._killed.append(int(entry.name))
+                    return
+            time.sleep(0.05)
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
