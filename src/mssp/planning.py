@@ -150,6 +150,23 @@ class Plan:
         now, _ = settings.recipes(recipe, self.recipe)
         return plan(**{**asked, "target": target, "recipe": now})
 
+    def retuned(
+        self,
+        *,
+        lr: float,
+        lr_mult: Mapping[str, float],
+        init_mult: float | Mapping[str, float],
+        aggregation_mult: float,
+    ) -> Plan:
+        """The same plan with other tuned values, in a quarter of the time: a search makes thousands."""
+        return replace(
+            self,
+            lr=settings.positive("lr", lr),
+            lr_mult=settings.by_role("lr_mult", lr_mult, ROLES),
+            init_mult=settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
+            aggregation_mult=settings.positive("aggregation_mult", aggregation_mult),
+        )
+
     def json(self) -> str:
         return plan_json.dumps(self)
 

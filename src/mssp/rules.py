@@ -11,6 +11,7 @@ The columns are the regimes: I grows N, N_e; II grows N, M, K; III grows N, N_e,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from fractions import Fraction
 from typing import Literal, TypeVar
 
@@ -182,6 +183,7 @@ class Rule:
         return power.substitute({"fan_in": FAN_IN.get(self.role, one), "fan_out": FAN_OUT.get(self.role, one)})
 
 
+@cache  # a search over thousands of plans asks for the same few
 def rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed: bool = False) -> Rule:
     """The rule for one role.
 

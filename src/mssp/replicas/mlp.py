@@ -40,8 +40,8 @@ class MLPProgram:
     ) -> tuple[dict[str, Tensor], Constants]:
         plans = {id(replica.plan): replica.plan for replica in replicas}
         factors = {key: self._model.plan_multipliers(plan) for key, plan in plans.items()}
-        for plan in plans.values():
-            check_routing(plan, self._model, self.infos)
+        for plan in {(plan.scheme, plan.regime): plan for plan in plans.values()}.values():
+            check_routing(plan, self._model, self.infos)  # which tuned values do not change
         parameters = {
             info.name: initial_weights(replicas, info, self.shapes[info.name], values[info.name], device)
             for info in self.infos

@@ -7,11 +7,13 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mssp.families import family
 from mssp.planning import Plan, plan
 from mssp.settings import PlanWarning
+from mssp.shape import Shape
 from mssp.tuned import Tuned
 
 if TYPE_CHECKING:
@@ -62,21 +64,17 @@ class Trial:
         return MLPConfig(problem.inputs, problem.classes, shape.width, shape.expert_width, shape.experts, active)
 
     def plan(self, problem: Problem) -> Plan:
-        shape = family(self.regime, self.width, problem.inputs, self.active)
-        with warnings.catch_warnings():  # a sweep of thousands says it once, when it checks its first trial
-            warnings.simplefilter("ignore", PlanWarning)
-            return plan(
-                shape,
-                regime=self.regime,
-                scheme=self.scheme,
-                optimizer=self.optimizer,
-                lr=self.lr,
-                eps=self.eps,
-                init_mult=self.init_mult,
-                lr_mult=self.lr_mult,
-                aggregation_mult=self.aggregation_mult,
-                readout=self.readout,
-            )
+        untuned = _untuned(
+            family(self.regime, self.width, problem.inputs, self.active),
+            regime=self.regime,
+            scheme=self.scheme,
+            optimizer=self.optimizer,
+            eps=self.eps,
+            readout=self.readout,
+        )
+        return untuned.retuned(
+            lr=self.lr, lr_mult=self.lr_mult, init_mult=self.init_mult, aggregation_mult=self.aggregation_mult
+        )
 
     @property
     def alike(self) -> tuple[Any, ...]:
@@ -90,7 +88,7 @@ class Trial:
         multipliers = {f"lr_mult.{role}": number for role, number in entries.pop("lr_mult").items()}
         return {**entries, **multipliers}
 
-    @property
+    @cached_property
     def key(self) -> str:
         return hashlib.sha256(self.json().encode()).hexdigest()[:16]
 
@@ -100,6 +98,14 @@ class Trial:
     @classmethod
     def from_json(cls, text: str) -> Trial:
         return cls(**json.loads(text))
+
+
+@lru_cache(maxsize=64)
+def _untuned(shape: Shape, **settings: Any) -> Plan:
+    """What thousands of trials share."""
+    with warnings.catch_warnings():  # top-K with a zero router is refused when the model is made
+        warnings.simplefilter("ignore", PlanWarning)
+        return plan(shape, lr=1.0, **settings)
 
 
 def in_chunks(trials: Sequence[Trial], sizes: Mapping[tuple[Any, ...], int]) -> list[list[Trial]]:
