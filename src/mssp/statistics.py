@@ -16,8 +16,18 @@ class Estimate:
     value: float
     ci: float
 
+    def text(self, digits: int = 3) -> str:
+        """For people, with a minus sign that is one.
+
+        >>> Estimate(-0.0001, 0.25).text(2), Estimate(-1.5, math.nan).text(1)
+        ('0.00 ± 0.25', '−1.5')
+        """
+        rounded = round(self.value, digits) + 0.0  # which makes a zero of minus zero
+        ci = "" if math.isnan(self.ci) else f" ± {self.ci:.{digits}f}"
+        return f"{rounded:.{digits}f}{ci}".replace("-", "−")
+
     def __str__(self) -> str:
-        return f"{self.value:.3g}" if math.isnan(self.ci) else f"{self.value:.3f} ± {self.ci:.3f}"
+        return self.text()
 
     @property
     def excludes_zero(self) -> bool:

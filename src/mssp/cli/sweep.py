@@ -63,9 +63,10 @@ class SweepCommand(RunFlags):
         settings = self._settings(job.data.name)
         asked = trials(settings, widths, self.seeds or 0, rates)
         name = f"sweep {job.data.name}, {job.schedule.steps} steps of {job.schedule.batch}, {job.precision}"
+        chunks = backend.chunks(asked, job)  # which refuses what cannot be run, before there is a store
         with self.opened() as store:
             study = store.study(name, job.settings)
-            study.add(backend.chunks(asked, job))
+            study.add(chunks)
             watching = watcher(metric.name, metric.higher_is_better)
             try:
                 backend.run(study, job, watching)

@@ -80,6 +80,7 @@ class TuneCommand(RunFlags):
             raise ValueError(f"--output {target}: there is no folder {target.absolute().parent}")
         backend = self.runner()
         job = self.job(keep_curves=False)
+        start.plan(job.problem)  # refuses what cannot be run, before there is a store
         seeds = range(positive_int("--seeds", self.seeds or 0))
         with self.opened() as store:
             watching = watcher(METRIC, higher_is_better=True)
@@ -177,7 +178,7 @@ def _lines(heading: str, found: Found, confirmed: Estimate, target: Path) -> lis
         f"validation top-5 {found.score:.4f}, the best of {len(found.tried)} runs ({diverged} diverged or stopped)"
     )
     if not math.isnan(confirmed.value):
-        text.append(f"with new seeds {confirmed.value:.4f} ± {confirmed.ci:.4f} (95% CI)")
+        text.append(f"with new seeds {confirmed.text(4)} (95% CI)")
     if found.at_edge:
         text.append("at the edge: more may be better; --rounds 2 goes on from there")
     return [*text, f"plan written to {target}: mssp sweep --multipliers {target}"]

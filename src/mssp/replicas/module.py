@@ -28,10 +28,8 @@ def mean_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 class ModuleProgram:
     """A module that maps a batch of inputs to outputs [batch, ..., classes], or to something with ``.logits``.
 
-    >>> import mssp
     >>> from mssp.nn import GPT, GPTConfig
-    >>> program = ModuleProgram(GPT(GPTConfig(vocabulary=11, context=8, width=8, heads=2, blocks=1, experts=2,
-    ...     active=2, expert_width=4)))
+    >>> program = ModuleProgram(GPT(GPTConfig(width=8, expert_width=4, experts=2, depth=1, head=4, vocabulary=11)))
     >>> program.infos[0].role
     'embedding'
 

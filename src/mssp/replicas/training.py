@@ -15,7 +15,7 @@ from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.memory import even_parts, examples_that_fit, replicas_that_fit
 from mssp.replicas.metrics import NAMES
 from mssp.replicas.program import Program
-from mssp.replicas.replica import Replica
+from mssp.replicas.replica import Replica, check_alike
 from mssp.shape import positive_int
 
 Curve = npt.NDArray[np.float32]
@@ -111,8 +111,8 @@ def train(
         largest: at most so many replicas at a time.
         on_step: told, after every step, how many replicas took it.
     """
-    optimizer = replicas[0].plan.optimizer if replicas else "sgd"
-    fitting = replicas_that_fit(program, optimizer, schedule.batch, feed.device)
+    check_alike(replicas)
+    fitting = replicas_that_fit(program, replicas[0].plan.optimizer, schedule.batch, feed.device)
     found: list[Outcome] = []
     for part in even_parts(len(replicas), min(fitting, largest or fitting)):
         found += _train_halving(program, replicas[part], feed, schedule, precision, on_step)

@@ -574,7 +574,4 @@ def _signed(value: float, digits: int) -> str:
 
 
 def _text(estimate: Estimate, digits: int) -> str:
-    if not math.isfinite(estimate.value):
-        return "none"
-    ci = "" if math.isnan(estimate.ci) else f" ± {estimate.ci:.{digits}f}"
-    return f"{estimate.value:.{digits}f}".replace("-", "−") + ci
+    return estimate.text(digits) if math.isfinite(estimate.value) else "none"

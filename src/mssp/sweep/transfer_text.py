@@ -104,5 +104,4 @@ def _number(estimate: Estimate, digits: int) -> str:
         return "-"
     if math.isinf(estimate.value):
         return "diverges"
-    ci = "" if math.isnan(estimate.ci) else f" ± {estimate.ci:.{digits}f}"
-    return f"{estimate.value:.{digits}f}{ci}".replace("-", "−")
+    return estimate.text(digits)

@@ -1,0 +1,128 @@
+"""What a table of scores says: made-up scores whose answer is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from mssp.sweep.learning_rates import METRICS, Rates, Setting
+from mssp.sweep.transfer import Metric, Score, Transfer, top_of_parabola
+from mssp.sweep.transfer_text import as_json, lines
+
+ACCURACY, LOSS = Metric("a", True, "accuracy"), Metric("l", False, "loss")
+WIDTHS, RATES, SEEDS = (64, 128, 256, 512), [2.0**k for k in range(-6, 2)], range(4)
+# Scatter that has no trend over widths or rates.
+NOISE = [0.003, -0.002, 0.001, -0.002]
+
+
+def made(top: Callable[[int], float], best: Callable[[int], float], metric: Metric = ACCURACY) -> Transfer:
+    """Parabolas in log2 of the rate, by the places and heights of their tops."""
+    sign = 1 if metric.higher_is_better else -1
+    scores = [
+        Score(width, lr, seed, sign * (best(width) - 0.02 * (math.log2(lr) - top(width)) ** 2 + NOISE[seed]))
+        for width in WIDTHS
+        for lr in RATES
+        for seed in SEEDS
+    ]
+    return Transfer(metric, scores)
+
+
+def doublings(width: int) -> float:
+    return math.log2(width / 64)
+
+
+@pytest.mark.parametrize("metric", [ACCURACY, LOSS])
+def test_an_optimum_that_stays_and_improves(metric: Metric) -> None:
+    found = made(lambda width: -2.3, lambda width: 0.5 + 0.02 * doublings(width), metric)
+    assert found.drift.value == pytest.approx(0.0, abs=1e-9)
+    assert found.drift_verdict == "stays"
+    assert found.wider_is_better == found.wider_is_better_transferred == "yes"
+    for summary in found.summaries:
+        assert summary.best_lr.value == pytest.approx(-2.3)
+        assert summary.best_grid_lr == 0.25
+        assert not summary.at_edge
+        assert summary.regret.value == 0.0
+        assert summary.largest_stable_lr == 2.0
+    sign = 1 if metric.higher_is_better else -1
+    assert found.summaries[-1].best.value == pytest.approx(sign * (0.56 - 0.02 * 0.3**2))
+
+
+def test_an_optimum_that_drifts_up_and_stalls() -> None:
+    found = made(lambda width: -5.0 + doublings(width), lambda width: 0.5)
+    assert found.drift.value == pytest.approx(1.0)
+    assert found.drift_verdict == "drifts up"
+    assert found.wider_is_better == "stalls"
+    assert found.wider_is_better_transferred == "no"
+    assert found.summaries[-1].regret.value == pytest.approx(0.02 * 3**2)  # three doublings off
+
+
+def test_wider_that_is_worse() -> None:
+    assert made(lambda width: -2.0, lambda width: 0.5 - 0.02 * doublings(width)).wider_is_better == "no"
+
+
+def test_an_optimum_at_the_end_of_the_grid_is_not_known_to_stay() -> None:
+    found = made(lambda width: 3.0, lambda width: 0.5)
+    assert found.drift.value == 0.0
+    assert found.drift_verdict == "unclear"
+    assert all(summary.at_edge for summary in found.summaries)
+    assert "(edge)" in "\n".join(lines({Setting("sgd", "II", "mssp"): found}))
+
+
+def test_seeds_that_scatter_leave_it_unclear() -> None:
+    scores = [
+        Score(width, lr, seed, -((math.log2(lr) + 2 + (seed - 1.5) * doublings(width)) ** 2))
+        for width in (64, 128, 256)
+        for lr in RATES
+        for seed in SEEDS
+    ]
+    assert Transfer(ACCURACY, scores).drift_verdict == "unclear"
+
+
+def test_rates_where_a_seed_diverges_are_neither_best_nor_stable() -> None:
+    base = made(lambda width: -1.0, lambda width: 0.5)
+    scores = [
+        Score(s.width, s.lr, s.seed, math.nan if s.lr >= 0.5 and s.seed == 3 else s.value, s.lr > 1 / 64)
+        for s in base.scores
+    ]
+    found = Transfer(ACCURACY, scores)
+    for summary in found.summaries:
+        assert summary.best_grid_lr == 0.25
+        assert summary.largest_stable_lr is None  # at the smallest rate nothing learns
+    learned = Transfer(ACCURACY, [Score(s.width, s.lr, s.seed, s.value) for s in scores])
+    assert learned.summaries[0].largest_stable_lr == 0.25
+
+
+def test_a_transferred_rate_that_diverges_is_infinite_regret() -> None:
+    base = made(lambda width: -2.0, lambda width: 0.5)
+    scores = [Score(s.width, s.lr, s.seed, math.nan if s.width == 512 and s.lr >= 0.25 else s.value) for s in base.scores]
+    found = Transfer(ACCURACY, scores)
+    assert found.summaries[-1].regret.value == math.inf
+    assert found.wider_is_better_transferred == "no"
+    assert "diverges" in "\n".join(lines({Setting("sgd", "II", "mup"): found}))
+    assert as_json({Setting("sgd", "II", "mup"): found})[0]["widths"]["512"]["regret"] == {"value": None, "ci": None}
+
+
+def test_one_seed_gives_numbers_without_intervals() -> None:
+    base = made(lambda width: -2.0, lambda width: 0.5)
+    found = Transfer(ACCURACY, [score for score in base.scores if score.seed == 0])
+    assert math.isnan(found.drift.ci)
+    assert found.drift_verdict == "stays"
+    assert found.wider_is_better == "unclear"
+
+
+def test_parabolas() -> None:
+    assert top_of_parabola([0.0, 1.0, 3.0], [-1.0, 0.0, -4.0]) == pytest.approx(1.0)  # unequal steps
+    assert top_of_parabola([0.0, 1.0, 2.0], [1.0, 0.5, 0.2]) == 0.0
+    assert top_of_parabola([0.0, 1.0, 2.0], [0.5, 1.0, -math.inf]) == 1.0
+    assert top_of_parabola([0.0, 1.0, 2.0], [1.0, 1.0, 1.0]) == 0.0
+
+
+def test_rates_and_metrics() -> None:
+    assert Rates().around(0.1) == pytest.approx([0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
+    assert Rates(given=(3.0, 1.0)).around(0.1) == [1.0, 3.0]
+    with pytest.raises(ValueError, match="the ratio of learning rates must be more than 1"):
+        Rates(ratio=0.5)
+    assert METRICS["train_top5"].higher_is_better
+    assert not METRICS["validation_loss"].higher_is_better

@@ -1,0 +1,157 @@
+"""``mssp sweep`` and ``mssp tune`` as a person would call them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mssp
+from mssp.cli import main
+from mssp.data.clusters import clusters
+from mssp.data.images import save_npz
+from mssp.sweep.store import Store
+
+SMALL = ["--device", "cpu", "--steps", "8", "--batch", "10", "--validation", "50", "--seeds", "2"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_sweep(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    flags = ["--widths", "32", "16", "--lr-points", "3", "--multipliers", "ones", "--optimizer", "adam", *SMALL]
+    assert main(["sweep", *flags, "--export", "runs.csv", "--plot", "transfer.html"]) == 0
+    out = capsys.readouterr().out
+    assert "Regime II · mssp · adam: top-5 training accuracy, end of training, 2 seeds" in out
+    assert "Regime II · mup · adam" in out
+    assert "doublings per doubling of N" in out
+    assert [line.split()[0] for line in out.splitlines() if line[:2] in ("16", "32")] == ["16", "32"] * 2
+    assert len((elsewhere / "runs.csv").read_text().splitlines()) == 1 + 2 * 2 * 3 * 2
+    assert "<title>" in (elsewhere / "transfer.html").read_text()[:2000]
+    with Store(elsewhere / "runs.sqlite", must_exist=True) as store:
+        assert store.studies() == ["sweep clusters, 8 steps of 10, float32"]
+    # Once more, from the store.
+    assert main(["sweep", *flags, "--json", "--metric", "validation_loss"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [setting["scheme"] for setting in found["settings"]] == ["mssp", "mup"]
+    assert set(found["settings"][0]["widths"]) == {"16", "32"}
+    assert found["settings"][0]["metric"] == "validation_loss"
+
+
+def test_regimes_end_at_widths_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--regime", "I", "III", "--scheme", "mssp", "--multipliers", "ones", "--lrs", "0.01", "0.1", *SMALL]
+    assert main(["sweep", *flags, "--widths", "16", "32", "--largest", "III=16", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["settings"]
+    assert [(each["regime"], list(each["widths"])) for each in found] == [("I", ["16", "32"]), ("III", ["16"])]
+
+
+def test_tuning_writes_a_plan_that_a_sweep_takes(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    small = [*SMALL, "--width", "32", "--points", "2", "--broad-points", "1", "--confirm", "2"]
+    assert main(["tune", *small, "--optimizer", "adam", "--plot", "pairs.html", "--export", "runs.jsonl"]) == 0
+    out = capsys.readouterr().out
+    assert "Regime II · mssp · adam, N = 32: tuned by grid" in out
+    assert "validation top-5 0." in out
+    assert "with new seeds 0." in out
+    plan = mssp.Plan.from_json((elsewhere / "tuned.json").read_text())
+    assert (plan.target.width, plan.optimizer, plan.aggregation_mult) == (32, "adam", 8.0)
+    assert (elsewhere / "pairs.html").exists()
+    flags = ["--widths", "32", "--scheme", "mssp", "--optimizer", "adam", "--lr-points", "1", *SMALL]
+    assert main(["sweep", *flags, "--multipliers", "tuned.json", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["settings"][0]
+    assert found["widths"]["32"]["best_grid_lr"] == pytest.approx(plan.lr)
+
+
+def test_tuning_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    small = [*SMALL, "--seeds", "1", "--width", "32", "--method", "random", "--budget", "10", "--confirm", "0"]
+    assert main(["tune", *small, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == 13 + 10
+    assert found["confirmed"] is None
+    assert set(found["multipliers"]) == {"init", "embedding", "router", "expert_in", "expert_out", "readout"}
+
+
+def test_data_from_a_file(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    save_npz(clusters(examples=200, validation=50, classes=10, superclasses=2), elsewhere / "mine.npz")
+    flags = ["--data", "mine.npz", "--widths", "16", "--lr-points", "2", *SMALL]
+    assert main(["sweep", *flags, "--multipliers", "ones"]) == 0
+    assert main(["sweep", *flags, "--multipliers", "ones", "--steps", "30"]) == 2
+    assert "30 steps of 10 need 300 examples in a single pass, clusters has 200" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--regime", "IV"], "unknown --regime 'IV': use one of I, II, III"),
+        (["--scheme", "best"], "unknown scheme 'best'"),
+        (["--optimizer", "lion"], "no rules for optimizer 'lion'"),
+        (["--scheme", "ntp", "--optimizer", "adam"], "ntp"),
+        (["--widths", "100"], "Regime II has an expert for every 16 of width: 100 is no multiple of it"),
+        (["--widths", "0"], "width must be"),
+        (["--seeds", "0"], "seeds must be"),
+        (["--lr-points", "0"], "--lr-points must be"),
+        (["--lr-ratio", "1"], "the ratio of learning rates must be more than 1"),
+        (["--lrs", "-1"], "a learning rate must be a positive number, got -1"),
+        (["--metric", "speed"], "unknown --metric 'speed': use one of train_top5"),
+        (["--data", "mnist"], "mnist"),
+        (["--data", "python"], "text"),
+        (["--multipliers", "none.json"], "--multipliers 'none.json' is no file, and none of tuned, ones, tinyimagenet"),
+        (["--device", "tpu9"], "unknown device 'tpu9'"),
+        (["--precision", "fp8"], "unknown --precision 'fp8': use one of float32, tf32"),
+        (["--backend", "slurm"], "unknown --backend 'slurm': use local or ray"),
+        (["--largest", "III"], "--largest takes a number or ROLE=NUMBER, got 'III'"),
+        (["--largest", "IV=3"], "--largest takes REGIME=NUMBER with one of I, II, III, got 'IV'"),
+        (["--largest", "II=8"], "--largest II=8 leaves no width: 16 is the least"),
+        (["--store", "no/folder/runs.sqlite"], "there is no folder"),
+        (["--readout", "one"], "readout"),
+    ],
+)
+def test_mistakes_get_one_line_and_leave_nothing(
+    flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str], elsewhere: Path
+) -> None:
+    base = ["--widths", "16", "--lr-points", "2", "--multipliers", "ones", *SMALL]
+    assert main(["sweep", *base, *flags]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("mssp: error: ")
+    assert len(err.splitlines()) == 1
+    assert complaint in err
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--method", "guess"], "unknown method 'guess': use one of grid, random, optuna"),
+        (["--points", "0"], "points must be"),
+        (["--width", "100"], "Regime II has an expert for every 16 of width"),
+        (["--lr", "0"], "lr must be a positive number"),
+        (["--output", "no/folder/tuned.json"], "--output no/folder/tuned.json: there is no folder"),
+        (["--regime", "II", "--scheme", "jiang"], "jiang"),
+    ],
+)
+def test_mistakes_in_tuning(
+    flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str], elsewhere: Path
+) -> None:
+    assert main(["tune", "--width", "32", *SMALL, *flags]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert complaint in err
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_file_that_is_no_store_is_left_alone(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    (elsewhere / "thesis.sqlite").write_bytes(b"ten years of work")
+    assert main(["sweep", "--widths", "16", "--multipliers", "ones", *SMALL, "--store", "thesis.sqlite"]) == 2
+    assert "not a run store" in capsys.readouterr().err
+    assert (elsewhere / "thesis.sqlite").read_bytes() == b"ten years of work"
+
+
+def test_a_truncated_file_of_data_is_named(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    np.savez(elsewhere / "whole.npz", train_inputs=np.zeros((4, 3), np.float32))
+    (elsewhere / "cut.npz").write_bytes((elsewhere / "whole.npz").read_bytes()[:100])
+    assert main(["sweep", "--data", "cut.npz", "--widths", "16", "--multipliers", "ones", *SMALL]) == 2
+    assert "cut.npz" in capsys.readouterr().err

@@ -1,0 +1,39 @@
+"""Student's t against tables."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mssp.statistics import Estimate, cdf, mean_of, p_greater, quantile, slope_of
+
+
+@pytest.mark.parametrize(
+    ("freedom", "expected"), [(1, 12.706), (2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042), (1000, 1.962)]
+)
+def test_quantiles_are_those_of_the_tables(freedom: int, expected: float) -> None:
+    assert quantile(0.975, freedom) == pytest.approx(expected, abs=5e-4)
+    assert cdf(quantile(0.975, freedom), freedom) == pytest.approx(0.975, abs=1e-9)
+    assert quantile(0.025, freedom) == pytest.approx(-expected, abs=5e-4)
+
+
+def test_the_mean_of_seeds_leaves_out_what_is_not_finite() -> None:
+    assert mean_of([1.0, math.nan, 3.0, math.inf]) == Estimate(2.0, pytest.approx(12.706, abs=1e-3))
+    assert mean_of([2.0]).value == 2.0
+    assert math.isnan(mean_of([2.0]).ci)
+    assert math.isnan(mean_of([]).value)
+
+
+def test_welch_by_hand() -> None:
+    # t = 2 / sqrt(1/3 + 4/3) = 1.549 with (5/3)^2 / ((1/9 + 16/9) / 2) = 2.941 degrees of freedom.
+    assert p_greater([4.0, 5.0, 6.0], [1.0, 3.0, 5.0]) == pytest.approx(1 - cdf(1.549193, 2.941176), abs=1e-6)
+    assert p_greater([1.0, 1.0], [0.0, 0.0]) == 0.0
+    assert p_greater([0.0, 0.0], [1.0, 1.0]) == 1.0
+    assert math.isnan(p_greater([1.0], [0.0, 0.0]))
+
+
+def test_slopes() -> None:
+    assert slope_of([1, 2, 4], [3.0, 5.0, 9.0]) == pytest.approx(2.0)
+    with pytest.raises(ValueError, match="two different places"):
+        slope_of([1, 1], [0.0, 1.0])

@@ -1,0 +1,69 @@
+"""Tuned multipliers, and the families they belong to."""
+
+from __future__ import annotations
+
+import pytest
+
+import mssp
+from mssp.families import family
+from mssp.tuned import TUNED_ROLES, Tuned, entries, tuned
+
+
+def test_the_authors_numbers() -> None:
+    best = tuned("tinyimagenet", "sgd", "II", "mssp")
+    assert (best.lr, best.init_mult, best.aggregation_mult, best.top5) == (0.01, 0.25, 8.0, 0.3135)
+    assert best.lr_mult == {
+        "embedding": 0.015625, "router": 4.0, "expert_in": 1.0, "expert_out": 0.015625, "readout": 65536.0,
+    }  # fmt: skip
+    assert tuned("tinyimagenet", "adam", "I", "mup") == tuned("tinyimagenet", "adam", "I", "mssp")
+    assert tuned("tinyimagenet", "sgd", "III", "mup", readout="mup").lr_mult["router"] == 4096.0
+    sparse = tuned("tinyimagenet", "adam", "III", "mssp", active=2)
+    assert (sparse.aggregation_mult, sparse.top5) == (2.0, 0.295)
+
+
+@pytest.mark.parametrize("data", ["tinyimagenet", "clusters"])
+def test_every_entry_makes_a_plan(data: str) -> None:
+    for entry in entries(data):
+        assert set(entry["lr_mult"]) == set(TUNED_ROLES)
+        shape = family(entry["regime"], 128, inputs=12, active=entry["active"])
+        for scheme in entry["schemes"]:
+            found = tuned(
+                data, entry["optimizer"], entry["regime"], scheme, active=entry["active"], readout=entry["readout"]
+            )
+            plan = mssp.plan(
+                shape, regime=entry["regime"], scheme=scheme, optimizer=entry["optimizer"], lr=found.lr,
+                lr_mult=found.lr_mult, init_mult=found.init_mult, aggregation_mult=found.aggregation_mult,
+            )  # fmt: skip
+            assert Tuned.of(plan) == Tuned(found.lr, found.init_mult, dict(plan.lr_mult), found.aggregation_mult)
+
+
+def test_what_nobody_tuned_is_said() -> None:
+    with pytest.raises(ValueError, match=r"no multipliers were tuned for 'mnist' \(there are for tinyimagenet"):
+        tuned("mnist", "sgd", "II", "mssp")
+    with pytest.raises(ValueError, match="no multipliers were tuned on tinyimagenet for adamw, Regime II, mssp, 3 of 8"):
+        tuned("tinyimagenet", "adamw", "II", "mssp", active=3)
+    plan = mssp.plan(family("II", 128), regime="II", lr=1.0, init_mult={"router": 2.0})
+    with pytest.raises(ValueError, match="its init_mult by role, cannot be used here"):
+        Tuned.of(plan)
+
+
+@pytest.mark.parametrize(
+    ("regime", "expected"),
+    [("I", (512, 512, 8, 8)), ("II", (512, 16, 32, 32)), ("III", (512, 512, 32, 32))],
+)
+def test_families(regime: str, expected: tuple[int, int, int, int]) -> None:
+    shape = family(regime, 512)
+    assert (shape.width, shape.expert_width, shape.experts, shape.active) == expected
+    assert family(regime, 128).experts == 8
+    assert family(regime, 512, active=2).active == expected[3] // 4
+
+
+def test_shapes_that_no_family_has() -> None:
+    with pytest.raises(ValueError, match="unknown regime 'IV': use one of I, II, III"):
+        family("IV", 128)
+    with pytest.raises(ValueError, match="Regime III has an expert for every 16 of width: 120 is no multiple of it"):
+        family("III", 120)
+    with pytest.raises(ValueError, match="2 of 8 experts active is no whole number of the 2 at width 32"):
+        family("II", 32, active=2)
+    with pytest.raises(ValueError, match="9 of 8 experts active"):
+        family("I", 128, active=9)
