@@ -133,3 +133,36 @@ def test_benchmarks_named_in_the_pages_exist() -> None:
     named = {name for page in PAGES for name in re.findall(r"\./dev bench ([a-z_]+)", page.read_text(encoding="utf-8"))}
     assert named
     assert all((ROOT / "benchmarks" / f"bench_{name}.py").exists() for name in named)
+
+
+def test_the_snippets_about_tuning_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
+    store, replicas = snippets(page, "python")
+    monkeypatch.chdir(tmp_path)
+    sweep = next(block for block in snippets(page, "") if block.startswith("mssp sweep"))
+    small = "--widths 16 32 --steps 10 --validation 50 --seeds 2 --device cpu --multipliers ones"
+    assert main([*shlex.split(sweep)[1:], *shlex.split(small)]) == 0
+    assert (tmp_path / "transfer.html").exists()
+    names: dict[str, Any] = {}
+    exec(store, names)
+    assert len(names["table"]) == 2 * 2 * 8 * 2
+    assert set(names["curves"]) == {"loss", "accuracy", "top5"}
+    assert (tmp_path / "runs.parquet").exists()
+    exec(replicas, names)
+    assert len(names["outcomes"]) == 6
+    assert names["outcomes"][1].validation["top5"] > 0.1
+    assert "(0." in capsys.readouterr().out
+
+
+def test_the_commands_shown_are_commands() -> None:
+    """Every ``mssp`` command of the pages parses; what they do is tested elsewhere."""
+    from mssp.cli import _parse
+
+    for page in PAGES:
+        for block in snippets(page.read_text(encoding="utf-8"), ""):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line.removeprefix("$ "))
+                if words[:1] == ["mssp"] and words[1] in ("sweep", "tune"):
+                    _parse(words[1:])

@@ -11,8 +11,8 @@ The columns are the regimes: I grows N, N_e; II grows N, M, K; III grows N, N_e,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from fractions import Fraction
+from functools import cache
 from typing import Literal, TypeVar
 
 from mssp.power import Power

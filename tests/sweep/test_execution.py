@@ -153,7 +153,9 @@ def test_chunks_share_batches_and_fit() -> None:
         assert [trial.seed for trial in chunk] == [0, 0, 1, 1]
     assert sorted(trial.key for chunk in chunks for trial in chunk) == sorted(trial.key for trial in asked)
     uneven = [*asked, Trial("II", "mssp", "adam", 16, 5, 0.01)]
-    assert all(len({trial.seed for trial in chunk}) == 1 for chunk in in_chunks(uneven, {t.alike: 4 for t in uneven})[:4])
+    assert all(
+        len({trial.seed for trial in chunk}) == 1 for chunk in in_chunks(uneven, {t.alike: 4 for t in uneven})[:4]
+    )
 
 
 def test_devices_are_named() -> None:

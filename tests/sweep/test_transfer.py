@@ -96,7 +96,9 @@ def test_rates_where_a_seed_diverges_are_neither_best_nor_stable() -> None:
 
 def test_a_transferred_rate_that_diverges_is_infinite_regret() -> None:
     base = made(lambda width: -2.0, lambda width: 0.5)
-    scores = [Score(s.width, s.lr, s.seed, math.nan if s.width == 512 and s.lr >= 0.25 else s.value) for s in base.scores]
+    scores = [
+        Score(s.width, s.lr, s.seed, math.nan if s.width == 512 and s.lr >= 0.25 else s.value) for s in base.scores
+    ]
     found = Transfer(ACCURACY, scores)
     assert found.summaries[-1].regret.value == math.inf
     assert found.wider_is_better_transferred == "no"
