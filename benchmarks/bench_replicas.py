@@ -98,7 +98,7 @@ def bytes_per_second() -> float:
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end) / 1e3)
-    return 2 * source.nbytes / median(times)
+    return 2 * source.nbytes / float(median(times))
 
 
 def random_data() -> Dataset:
@@ -108,7 +108,7 @@ def random_data() -> Dataset:
         Split(generator.integers(0, 256, (count, 64, 64, 3), dtype=np.uint8), generator.integers(0, 100, count))
         for count in (BATCH * STEPS, 5000)
     ]
-    return Dataset("random", 100, *splits, mean=(0.5,) * 3, std=(0.25,) * 3)
+    return Dataset("random", 100, splits[0], splits[1], mean=(0.5,) * 3, std=(0.25,) * 3)
 
 
 def on_gpu() -> None:
@@ -153,7 +153,7 @@ def step_cost(replicas: list[Replica], precision: str) -> float:
         end.record()
         marks.append((start, end))
     torch.cuda.synchronize()
-    return 1e3 * median(start.elapsed_time(end) for start, end in marks) / len(replicas)
+    return 1e3 * float(median(start.elapsed_time(end) for start, end in marks)) / len(replicas)
 
 
 if __name__ == "__main__":

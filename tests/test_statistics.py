@@ -19,7 +19,11 @@ def test_quantiles_are_those_of_the_tables(freedom: int, expected: float) -> Non
 
 
 def test_the_mean_of_seeds_leaves_out_what_is_not_finite() -> None:
-    assert mean_of([1.0, math.nan, 3.0, math.inf]) == Estimate(2.0, pytest.approx(12.706, abs=1e-3))
+    found = mean_of([1.0, math.nan, 3.0, math.inf])
+    assert found.value == 2.0
+    assert found.ci == pytest.approx(12.706, abs=1e-3)
+    assert not found.excludes_zero
+    assert Estimate(2.0, 1.0).excludes_zero
     assert mean_of([2.0]).value == 2.0
     assert math.isnan(mean_of([2.0]).ci)
     assert math.isnan(mean_of([]).value)

@@ -40,9 +40,7 @@ def test_every_entry_makes_a_plan(data: str) -> None:
 def test_what_nobody_tuned_is_said() -> None:
     with pytest.raises(ValueError, match=r"no multipliers were tuned for 'mnist' \(there are for tinyimagenet"):
         tuned("mnist", "sgd", "II", "mssp")
-    with pytest.raises(
-        ValueError, match="no multipliers were tuned on tinyimagenet for adamw, Regime II, mssp, 3 of 8"
-    ):
+    with pytest.raises(ValueError, match="no multipliers were tuned on tinyimagenet for adamw, Regime II, mssp, 3"):
         tuned("tinyimagenet", "adamw", "II", "mssp", active=3)
     plan = mssp.plan(family("II", 128), regime="II", lr=1.0, init_mult={"router": 2.0})
     with pytest.raises(ValueError, match="its init_mult by role, cannot be used here"):

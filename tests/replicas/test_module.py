@@ -69,7 +69,7 @@ def test_a_gpt() -> None:
 
 def test_a_module_has_one_forward_pass() -> None:
     replicas = [replica(config(), "sgd", 0.1, aggregation_mult=mult) for mult in (1.0, 2.0)]
-    with pytest.raises(ValueError, match="replicas of a module share its multipliers: aggregation is 0.25 in one plan"):
+    with pytest.raises(ValueError, match=r"replicas of a module share its multipliers: aggregation is 0\.25 in"):
         Lockstep(ModuleProgram(MLPMoE(config())), replicas)
 
 

@@ -10,6 +10,7 @@ from mssp.nn import MLPConfig, backend
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.optimizers import Factored, Gradient, Optimizer
+from mssp.replicas.program import Batch
 from mssp.replicas.replica import Rates
 from tests.replicas.models import replica
 
@@ -101,8 +102,10 @@ def test_factored_gradients_are_autograds(active: int | None, blocks: int, monke
         parameter.normal_(std=0.2, generator=torch.Generator().manual_seed(len(parameter)))
     x, targets = torch.randn(2, BATCH, 20), torch.randint(7, (2, BATCH)).repeat_interleave(2, 0)
 
+    batch = Batch(x, targets, lockstep.seeds, step=0)
+
     def gradients() -> dict[str, Tensor]:
-        done = lockstep.program.gradients(lockstep.parameters, lockstep.constants, x, targets, lockstep.seeds, 0)
+        done = lockstep.program.gradients(lockstep.parameters, lockstep.constants, batch)
         return {
             name: each.product().view(lockstep.parameters[name].shape) if isinstance(each, Factored) else each
             for name, each in done.gradients.items()

@@ -89,7 +89,7 @@ def test_replicas_that_fit_follow_free_memory(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("mssp.replicas.memory.free_bytes", lambda device: 100 * each)
     assert replicas_that_fit(PROGRAM, "adam", 10, CPU) == 80
     monkeypatch.setattr("mssp.replicas.memory.free_bytes", lambda device: each // 2)
-    with pytest.raises(ValueError, match="one replica needs 0.0 GiB, and cpu has 0.0 free"):
+    with pytest.raises(ValueError, match=r"one replica needs 0\.0 GiB, and cpu has 0\.0 free"):
         replicas_that_fit(PROGRAM, "adam", 10, CPU)
     assert [part.stop - part.start for part in even_parts(15625, 4096)] == [3907, 3906, 3906, 3906]
 
@@ -99,7 +99,7 @@ def test_bytes_are_normalised_on_the_way() -> None:
     images = [
         Split(generator.integers(0, 256, (n, 2, 2, 3), dtype=np.uint8), generator.integers(0, 4, n)) for n in (40, 8)
     ]
-    data = Dataset("bytes", 4, *images, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+    data = Dataset("bytes", 4, images[0], images[1], mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
     feed = Feed(data)
     (x, targets), *_ = feed.batches([0, 1], Schedule(2, 5))
     chosen = data.batches(seed=1, batch=5, steps=2)[0]

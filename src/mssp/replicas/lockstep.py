@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mssp.replicas import metrics
 from mssp.replicas.optimizers import Optimizer
-from mssp.replicas.program import Program, per_replica
+from mssp.replicas.program import Batch, Program, per_replica
 from mssp.replicas.replica import Replica, betas_of, check_alike, rates, resolved, shared_seeds
 
 PRECISIONS = ("float32", "tf32")
@@ -78,7 +78,8 @@ class Lockstep:
         """Changes nothing but tensors in place, so that a GPU can record it and replay it."""
         targets = per_replica(targets, len(self.replicas))
         with _products_in(self._tf32):
-            done = self.program.gradients(self.parameters, self.constants, x, targets, self.seeds, self.steps)
+            batch = Batch(x, targets, self.seeds, self.steps)
+            done = self.program.gradients(self.parameters, self.constants, batch)
             self._mark_diverged(done.losses)
             with torch.no_grad():
                 self._optimizer.step(done.gradients, self._alive)

@@ -19,7 +19,7 @@ from mssp.nn import backend, mlp
 from mssp.nn.expert_paths import gated_hidden_units
 from mssp.param_info import ParamInfo
 from mssp.replicas.optimizers import Factored, Gradient
-from mssp.replicas.program import Constants, Step
+from mssp.replicas.program import Batch, Constants, Step, per_replica
 from mssp.replicas.replica import Replica, initial_weights, stacked
 from mssp.values import Values
 
@@ -54,21 +54,13 @@ class MLPProgram:
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return mlp.loss(outputs, targets, self.config.loss)
 
-    def gradients(
-        self,
-        parameters: Mapping[str, Tensor],
-        constants: Constants,
-        x: Tensor,
-        targets: Tensor,
-        seeds: Sequence[int],
-        step: int,
-    ) -> Step:
+    def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step:
         leaves = {name: parameter.requires_grad_() for name, parameter in parameters.items()}
-        acts = self._forward(leaves, constants, x, self._noise(x, seeds, step, len(leaves["readout"])))
-        losses = self.losses(acts["readout"], targets)
+        acts = self._forward(leaves, constants, batch.x, self._noise(batch, len(leaves["readout"])))
+        losses = self.losses(acts["readout"], batch.targets)
         found: Mapping[str, Gradient]
-        if backend.fused(x):
-            found = self._factored(acts, losses, constants, x)
+        if backend.fused(batch.x):
+            found = self._factored(acts, losses, constants, batch.x)
         else:
             found = dict(zip(leaves, torch.autograd.grad(losses.sum(), list(leaves.values())), strict=True))
         for parameter in parameters.values():
@@ -100,17 +92,18 @@ class MLPProgram:
             return {name: each.unsqueeze(0) for name, each in acts.items()}
         return mlp.forward(parameters, shared, self.config, factors, noise)
 
-    def _noise(self, x: Tensor, seeds: Sequence[int], step: int, replicas: int) -> Sequence[Tensor] | None:
+    def _noise(self, batch: Batch, replicas: int) -> Sequence[Tensor] | None:
         """Noise in the choice of experts, a function of seed and step: [R, B, M] for each block."""
         config = self.config
         if not config.noise or config.soft:
             return None
-        shape = (len(seeds), x.shape[1], config.experts)
+        shape = (len(batch.seeds), batch.x.shape[1], config.experts)
         found = []
         for block in range(config.blocks):
-            drawn = [normals(seed, f"blocks.{block}.noise.{step}", 0, shape[1] * shape[2]) for seed in seeds]
-            noise = torch.stack([torch.from_numpy(each) for each in drawn]).view(shape).to(x.device) * config.noise
-            found.append(noise.repeat_interleave(replicas // len(seeds), 0))
+            name = f"blocks.{block}.noise.{batch.step}"
+            drawn = [torch.from_numpy(normals(seed, name, 0, shape[1] * shape[2])) for seed in batch.seeds]
+            noise = torch.stack(drawn).view(shape).to(batch.x.device) * config.noise
+            found.append(per_replica(noise, replicas))
         return found
 
     def _factored(self, acts: mlp.Activations, losses: Tensor, constants: Constants, x: Tensor) -> dict[str, Gradient]:

@@ -16,7 +16,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from mssp.apply import initialize, multipliers_of
 from mssp.description import Claims, described_parameters
 from mssp.param_info import ParamInfo
-from mssp.replicas.program import Constants, Step, per_replica
+from mssp.replicas.program import Batch, Constants, Step, per_replica
 from mssp.replicas.replica import Replica
 from mssp.values import Values
 
@@ -78,21 +78,14 @@ class ModuleProgram:
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return torch.stack([self._loss(*each) for each in zip(outputs, targets, strict=True)])
 
-    def gradients(
-        self,
-        parameters: Mapping[str, Tensor],
-        constants: Constants,
-        x: Tensor,
-        targets: Tensor,
-        seeds: Sequence[int],
-        step: int,
-    ) -> Step:
+    def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step:
         def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Any:
             outputs = self._outputs(weights, buffers, inputs)
             return self._loss(outputs, target), outputs
 
         differentiated = grad_and_value(one, has_aux=True)
-        gradients, (losses, outputs) = self._over_replicas(differentiated, parameters, constants, x, targets)
+        found = self._over_replicas(differentiated, parameters, constants, batch.x, batch.targets)
+        gradients, (losses, outputs) = found
         return Step(losses, outputs, gradients)
 
     @property

@@ -18,6 +18,19 @@ Constants = Mapping[str, Tensor]  # what a replica has beside its parameters: mu
 
 
 @dataclass(frozen=True)
+class Batch:
+    """What a step sees: inputs [G, B, ...] for G groups of consecutive replicas, targets [R, B, ...].
+
+    Whatever is random in a step follows from the groups' seeds and the number of the step.
+    """
+
+    x: Tensor
+    targets: Tensor
+    seeds: Sequence[int]
+    step: int
+
+
+@dataclass(frozen=True)
 class Step:
     """One pass forward and backward: losses [R], outputs [R, B, ..., C], and a gradient per parameter."""
 
@@ -27,10 +40,7 @@ class Step:
 
 
 class Program(Protocol):
-    """A model for any number of replicas.
-
-    Inputs are [G, B, ...] and targets [G, B, ...]: G groups of consecutive replicas see the same batch.
-    """
+    """A model for any number of replicas."""
 
     infos: Sequence[ParamInfo]
     shapes: Mapping[str, tuple[int, ...]]
@@ -52,17 +62,7 @@ class Program(Protocol):
         """[R], from outputs [R, B, ..., C] and targets [R, B, ...]."""
         ...
 
-    def gradients(
-        self,
-        parameters: Mapping[str, Tensor],
-        constants: Constants,
-        x: Tensor,
-        targets: Tensor,
-        seeds: Sequence[int],
-        step: int,
-    ) -> Step:
-        """Targets are [R, B, ...] here; ``seeds`` are those of the groups."""
-        ...
+    def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step: ...
 
     def floats_per_example(self) -> int: ...
 

@@ -210,7 +210,7 @@ def _greater(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def top_of_parabola(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Where the parabola through the best point and its two neighbours is highest; the point itself where there is none.
+    """Where the parabola through the best point and its neighbours is highest; the point itself where there is none.
 
     >>> round(top_of_parabola([0.0, 1.0, 2.0, 3.0], [0.0, 0.75, 1.0, 0.75]), 6)
     2.0
