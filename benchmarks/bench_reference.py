@@ -40,10 +40,7 @@ def main(name: str = "tinyimagenet", precision: str = "float32") -> None:
         best = tuned(data.name, **vars(setting))
         for factor in FACTORS:
             for seed in range(SEEDS):
-                trial = Trial(
-                    setting.regime, setting.scheme, setting.optimizer, TUNED_WIDTH, seed, best.lr * factor,
-                    active=setting.active, readout=setting.readout,
-                ).with_tuned(best)  # fmt: skip
+                trial = setting.trial(TUNED_WIDTH, seed, best.lr * factor).with_tuned(best)
                 asked.setdefault(trial.alike, []).append((setting, factor, trial))
     found: dict[tuple[Setting, float], list[Result]] = {}
     for members in asked.values():

@@ -47,12 +47,16 @@ class SweepCommand(RunFlags):
     multipliers: flags.Name = "tuned"
     """tuned (for this data; the default), ones, a data set's name, or a plan file of mssp tune"""
     metric: flags.Name = "train_top5"
-    """what runs are judged by (default train_top5)"""
+    """what runs are judged by: train_ or validation_ top5, accuracy or loss (default train_top5)"""
+    markdown: bool = False
+    """print Markdown tables"""
 
     def run(self) -> int:
         from mssp.sweep.learning_rates import METRICS, Rates, transfers, trials
         from mssp.sweep.progress import watcher
 
+        if self.json and self.markdown:
+            raise ValueError("--json and --markdown exclude each other")
         if self.metric not in METRICS:
             raise ValueError(f"unknown --metric {self.metric!r}: use one of {', '.join(METRICS)}")
         metric = METRICS[self.metric]
@@ -85,6 +89,8 @@ class SweepCommand(RunFlags):
 
         if self.json:
             print(json.dumps({"study": name, "settings": transfer_text.as_json(found)}, indent=1))
+        elif self.markdown:
+            print("\n".join(transfer_text.markdown(found)))
         else:
             headings = [transfer_text.heading(setting, transfer) for setting, transfer in found.items()]
             show.lines(transfer_text.lines(found), emphasised=headings)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mssp.cli import flags, show
-from mssp.cli.run_flags import RunFlags
+from mssp.cli.run_flags import RunFlags, multipliers
 from mssp.data.whole_files import replacing
 from mssp.families import family
 from mssp.plan_text import align
@@ -20,6 +20,7 @@ from mssp.statistics import Estimate, mean_of
 
 if TYPE_CHECKING:
     from mssp.sweep.evaluation import Evaluator
+    from mssp.sweep.learning_rates import Setting
     from mssp.sweep.trial import Trial
     from mssp.sweep.tuning import Found, Procedure
 
@@ -40,8 +41,10 @@ class TuneCommand(RunFlags):
     """sgd (default), adam or adamw"""
     width: flags.Size = 128
     """the width N to tune at (default 128)"""
-    lr: flags.Number = 0.01
-    """the learning rate to start looking around (default 0.01)"""
+    lr: flags.Number = None
+    """the learning rate to start looking around (default 0.01, or that of --multipliers)"""
+    multipliers: flags.Name = "ones"
+    """where to start: ones (default), tuned (known for this data), a data set's name, or a plan file"""
     aggregation_mult: flags.Number = None
     """the factor on the aggregation's 1/K (default: the paper's, as many as are active of eight experts)"""
     method: flags.Name = "grid"
@@ -54,8 +57,8 @@ class TuneCommand(RunFlags):
     """values of each multiplier in the broad grid (default 3)"""
     broad_ratio: flags.Number = 64.0
     """the factor between them (default 64)"""
-    rounds: flags.Size = 1
-    """fine grids at most, while the best lies at an edge (default 1)"""
+    rounds: flags.Size = 3
+    """fine grids at most: another is centred on the best while that lies at an edge (default 3)"""
     budget: flags.Size = None
     """runs of random and optuna (default: as many as grid takes)"""
     early_stop: bool = False
@@ -74,12 +77,13 @@ class TuneCommand(RunFlags):
         from mssp.sweep.progress import watcher
         from mssp.sweep.tuning import METRIC, tune
 
-        start, procedure = self._start(), self._procedure()
+        setting, procedure = self._setting(), self._procedure()
         target = Path(self.output or "tuned.json")
         if not target.absolute().parent.is_dir():
             raise ValueError(f"--output {target}: there is no folder {target.absolute().parent}")
         backend = self.runner()
         job = self.job(keep_curves=False)
+        start = self._start(setting, job.data.name)
         start.plan(job.problem)  # refuses what cannot be run, before there is a store
         seeds = range(positive_int("--seeds", self.seeds or 0))
         with self.opened() as store:
@@ -101,19 +105,23 @@ class TuneCommand(RunFlags):
         self._show(found, confirmed, target)
         return 0
 
-    def _start(self) -> Trial:
-        from mssp.sweep.trial import Trial
+    def _setting(self) -> Setting:
+        from mssp.sweep.learning_rates import Setting
 
-        scheme, optimizer, regime = self.scheme or "", self.optimizer or "", self.regime or ""
-        check_names(scheme, optimizer, regime)
-        check_cell(scheme, regime, optimizer)
-        width = positive_int("--width", self.width or 0)
-        family(regime, width, active=self.active)
-        aggregation = self.aggregation_mult or float(self.active or 8)
-        return Trial(
-            regime, scheme, optimizer, width, 0, self.lr or 0.0, aggregation_mult=aggregation, active=self.active,
-            readout=self.readout or "zero",
-        )  # fmt: skip
+        setting = Setting(
+            self.optimizer or "", self.regime or "", self.scheme or "", self.active, self.readout or "zero"
+        )
+        check_names(setting.scheme, setting.optimizer, setting.regime)
+        check_cell(setting.scheme, setting.regime, setting.optimizer)
+        family(setting.regime, positive_int("--width", self.width or 0), active=self.active)
+        return setting
+
+    def _start(self, setting: Setting, data: str) -> Trial:
+        """The centre of the search; of the aggregation, the paper's 8/M unless something else is known or asked for."""
+        known = multipliers(self.multipliers or "ones", data, setting)
+        aggregation = float(self.active or 8) if self.multipliers == "ones" else known.aggregation_mult
+        trial = setting.trial(self.width or 0, seed=0, lr=known.lr if self.lr is None else self.lr).with_tuned(known)
+        return replace(trial, aggregation_mult=self.aggregation_mult or aggregation)
 
     def _procedure(self) -> Procedure:
         from mssp.sweep.tuning import Procedure
@@ -180,7 +188,7 @@ def _lines(heading: str, found: Found, confirmed: Estimate, target: Path) -> lis
     if not math.isnan(confirmed.value):
         text.append(f"with new seeds {confirmed.text(4)} (95% CI)")
     if found.at_edge:
-        text.append("at the edge: more may be better; --rounds 2 goes on from there")
+        text.append(f"at the edge: more may be better; --multipliers {target} goes on from there")
     return [*text, f"plan written to {target}: mssp sweep --multipliers {target}"]
 
 

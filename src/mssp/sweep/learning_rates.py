@@ -41,6 +41,11 @@ class Setting:
         readout = "" if self.readout == "zero" else f" · readout {self.readout}"
         return f"Regime {self.regime} · {self.scheme} · {self.optimizer}{routing}{readout}"
 
+    def trial(self, width: int, seed: int, lr: float) -> Trial:
+        return Trial(
+            self.regime, self.scheme, self.optimizer, width, seed, lr, active=self.active, readout=self.readout
+        )
+
     @classmethod
     def of(cls, trial: Trial) -> Setting:
         return cls(trial.optimizer, trial.regime, trial.scheme, trial.active, trial.readout)
@@ -76,15 +81,12 @@ def trials(
 ) -> list[Trial]:
     """Every run of the experiment; ``widths`` by regime."""
     return [
-        Trial(
-            setting.regime, setting.scheme, setting.optimizer, width, seed, lr,
-            active=setting.active, readout=setting.readout,
-        ).with_tuned(tuned)
+        setting.trial(width, seed, lr).with_tuned(tuned)
         for setting, tuned in settings.items()
         for width in widths[setting.regime]
         for seed in range(positive_int("seeds", seeds))
         for lr in rates.around(tuned.lr)
-    ]  # fmt: skip
+    ]
 
 
 def transfers(runs: Iterable[Run], metric: Metric, asked: Sequence[Trial]) -> dict[Setting, Transfer]:

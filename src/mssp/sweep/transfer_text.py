@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mssp.plan_text import align
+from mssp.plan_text import align, markdown_table
 from mssp.statistics import Estimate
 from mssp.sweep.learning_rates import Setting
 from mssp.sweep.transfer import Transfer, WidthSummary
@@ -22,7 +22,24 @@ _TREND = {
 def lines(found: Mapping[Setting, Transfer]) -> list[str]:
     text: list[str] = []
     for setting, transfer in found.items():
-        text += [*([""] if text else []), heading(setting, transfer), "", *table(transfer), "", *verdicts(transfer)]
+        text += [
+            *([""] if text else []),
+            heading(setting, transfer),
+            "",
+            *align(cells(transfer)),
+            "",
+            *verdicts(transfer),
+        ]
+    return text
+
+
+def markdown(found: Mapping[Setting, Transfer]) -> list[str]:
+    text: list[str] = []
+    for setting, transfer in found.items():
+        header, *body = cells(transfer)
+        text += [""] if text else []
+        text += [f"### {heading(setting, transfer)}", "", *markdown_table(header, body), ""]
+        text += [f"- {verdict}" for verdict in verdicts(transfer)]
     return text
 
 
@@ -31,10 +48,11 @@ def heading(setting: Setting, transfer: Transfer) -> str:
     return f"{setting}: {transfer.metric.label}, {seeds} seed{'s' if seeds > 1 else ''}, mean ± 95% CI"
 
 
-def table(transfer: Transfer) -> list[str]:
+def cells(transfer: Transfer) -> list[list[str]]:
+    """A header and a row per width."""
     base = transfer.widths[0]
     head = ["N", "best lr", "log2 best lr", "best", f"at N={base}'s lr", "regret", "largest stable lr"]
-    return align([head, *(_row(summary) for summary in transfer.summaries)])
+    return [head, *(_row(summary) for summary in transfer.summaries)]
 
 
 def _row(summary: WidthSummary) -> list[str]:

@@ -48,7 +48,7 @@ class Procedure:
     broad_ratio: float = 64.0
     lr_points: int = 13
     lr_ratio: float = 4.0
-    rounds: int = 1
+    rounds: int = 3
     budget: int | None = None
     seed: int = 0
 
