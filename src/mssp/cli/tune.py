@@ -45,6 +45,10 @@ class TuneCommand(RunFlags):
     """the learning rate to start looking around (default 0.01, or that of --multipliers)"""
     multipliers: flags.Name = "ones"
     """where to start: ones (default), tuned (known for this data), a data set's name, or a plan file"""
+    lr_points: flags.Size = 13
+    """learning rates to begin with (default 13)"""
+    lr_ratio: flags.Number = 4.0
+    """the factor between them (default 4)"""
     aggregation_mult: flags.Number = None
     """the factor on the aggregation's 1/K (default: the paper's, as many as are active of eight experts)"""
     method: flags.Name = "grid"
@@ -132,6 +136,8 @@ class TuneCommand(RunFlags):
             ratio=self.ratio or 0.0,
             broad_points=self.broad_points or 0,
             broad_ratio=self.broad_ratio or 0.0,
+            lr_points=self.lr_points or 0,
+            lr_ratio=self.lr_ratio or 0.0,
             rounds=self.rounds or 0,
             budget=self.budget,
             seed=self.search_seed or 0,
