@@ -31,7 +31,7 @@ BATCH, TURNS = 50, 5
 
 def plans(config: MLPConfig, optimizer: str, count: int) -> list[Replica]:
     made = [
-        mssp.plan(config.shape, regime="II", optimizer=optimizer, lr=1e-3 * 1.01**k, init_mult=0.25)
+        mssp.plan(config.shape, regime="II", optimizer=optimizer, lr=1e-3 * (1 + k / count), init_mult=0.25)
         for k in range(count)
     ]
     return [Replica(plan) for plan in made]
