@@ -73,6 +73,16 @@ def test_a_module_has_one_forward_pass() -> None:
         Lockstep(ModuleProgram(MLPMoE(config())), replicas)
 
 
+def test_programs_keep_to_themselves() -> None:
+    model = MLPMoE(config())
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    program = ModuleProgram(model)
+    Lockstep(program, [replica(config(), "sgd", 0.1, aggregation_mult=1.0)])
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+    with pytest.raises(ValueError, match="make a program for each"):
+        Lockstep(program, [replica(config(), "sgd", 0.1, aggregation_mult=2.0)])
+
+
 def test_a_diverged_module_is_frozen() -> None:
     replicas = [replica(config(), "sgd", lr, aggregation_mult=1.0) for lr in (0.01, 1e25)]
     lockstep = Lockstep(ModuleProgram(two_layers(), CLAIMS), replicas)

@@ -43,7 +43,7 @@ def finished(path: Path, backend: Local, asked: Sequence[Trial], todo: Job) -> l
     with Store(path) as store:
         study = store.study("all", todo.settings)
         study.add(backend.chunks(asked, todo))
-        backend.run(study, todo, Quiet())
+        backend.run(study, todo, Quiet(), asked)
         return study.runs()
 
 
@@ -113,6 +113,16 @@ def test_what_is_added_runs_alone(tmp_path: Path) -> None:
     assert len(more) == 2 * len(few)
 
 
+def test_what_was_left_by_another_call_goes_on_waiting(tmp_path: Path) -> None:
+    with Store(tmp_path / "runs.sqlite") as store:
+        todo, backend = job(), Local(CPU)
+        study = store.study("all", todo.settings)
+        study.add(backend.chunks(trials((16, 32)), todo))
+        backend.run(study, todo, Quiet(), trials((32,)))
+        assert {run.parameters["width"] for run in study.runs("done")} == {32}
+        assert study.counts()["pending"] == len(trials((16,)))
+
+
 def test_other_data_or_lengths_are_refused(tmp_path: Path) -> None:
     finished(tmp_path / "runs.sqlite", Local(CPU), trials((16,)), job(12))
     with pytest.raises(ValueError, match="was made with other settings: steps is 12 there and 13 here"):
@@ -179,7 +189,7 @@ def test_ray_gives_the_same_numbers_and_survives_a_killed_worker(tmp_path: Path)
         with Store(tmp_path / "ray.sqlite") as store:
             study = store.study("all", todo.settings)
             study.add(backend.chunks(asked, todo))
-            backend.run(study, todo, Killer(killed))
+            backend.run(study, todo, Killer(killed), asked)
     finally:
         ray.shutdown()
     assert killed, "no worker was found to kill"

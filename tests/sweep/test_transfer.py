@@ -67,7 +67,9 @@ def test_an_optimum_at_the_end_of_the_grid_is_not_known_to_stay() -> None:
     assert found.drift.value == 0.0
     assert found.drift_verdict == "unclear"
     assert all(summary.at_edge for summary in found.summaries)
-    assert "(edge)" in "\n".join(lines({Setting("sgd", "II", "mssp"): found}))
+    text = "\n".join(lines({Setting("sgd", "II", "mssp"): found}))
+    assert "2 (edge)" in text
+    assert "unclear: at N = 64, 128, 256, 512 the best lies at the end of the grid: more rates are needed" in text
 
 
 def test_seeds_that_scatter_leave_it_unclear() -> None:
@@ -77,7 +79,7 @@ def test_seeds_that_scatter_leave_it_unclear() -> None:
         for lr in RATES
         for seed in SEEDS
     ]
-    assert Transfer(ACCURACY, scores).drift_verdict == "unclear"
+    assert Transfer(ACCURACY, scores).why_unclear == "the seeds scatter: more of them are needed"
 
 
 def test_rates_where_a_seed_diverges_are_neither_best_nor_stable() -> None:
@@ -110,8 +112,8 @@ def test_one_seed_gives_numbers_without_intervals() -> None:
     base = made(lambda width: -2.0, lambda width: 0.5)
     found = Transfer(ACCURACY, [score for score in base.scores if score.seed == 0])
     assert math.isnan(found.drift.ci)
-    assert found.drift_verdict == "stays"
-    assert found.wider_is_better == "unclear"
+    assert found.drift_verdict == found.wider_is_better == "unclear"
+    assert found.why_unclear == "it takes two widths and two seeds"
 
 
 def test_parabolas() -> None:

@@ -73,7 +73,7 @@ class SweepCommand(RunFlags):
             study.add(chunks)
             watching = watcher(metric.name, metric.higher_is_better)
             try:
-                backend.run(study, job, watching)
+                backend.run(study, job, watching, asked)
             finally:
                 watching.stop()
             found = transfers(study.runs(), metric, asked)

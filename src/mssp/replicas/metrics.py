@@ -26,9 +26,16 @@ def ranks(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def measured(losses: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
-    """[R, 3]: loss, accuracy and top-5 of outputs [R, ..., C]; NaN where the loss is not a finite number."""
-    places = ranks(outputs.detach(), targets.expand(outputs.shape[:-1])).flatten(1)
-    found = torch.stack([losses.detach().float(), _share(places < 1), _share(places < _TOP)], dim=-1)
+    """[R, 3]: loss, accuracy and top-5 of outputs [R, ..., C]; NaN where the loss is not a finite number.
+
+    Targets that are numbers, not classes, have a loss alone.
+    """
+    loss = losses.detach().float()
+    if targets.is_floating_point():
+        found = torch.stack([loss, *[torch.full_like(loss, torch.nan)] * 2], dim=-1)
+    else:
+        places = ranks(outputs.detach(), targets.expand(outputs.shape[:-1])).flatten(1)
+        found = torch.stack([loss, _share(places < 1), _share(places < _TOP)], dim=-1)
     return torch.where(losses.isfinite().unsqueeze(-1), found, torch.nan)
 
 

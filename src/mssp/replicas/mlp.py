@@ -18,6 +18,7 @@ from mssp.draws import normals
 from mssp.nn import backend, mlp
 from mssp.nn.expert_paths import gated_hidden_units
 from mssp.param_info import ParamInfo
+from mssp.planning import Plan
 from mssp.replicas.optimizers import Factored, Gradient
 from mssp.replicas.program import Batch, Constants, Step, per_replica
 from mssp.replicas.replica import Replica, initial_weights, stacked
@@ -35,13 +36,18 @@ class MLPProgram:
         self.infos: Sequence[ParamInfo] = [info for info, _ in described]
         self.shapes: Mapping[str, tuple[int, ...]] = {info.name: tuple(each.shape) for info, each in described}
 
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that does not go with the model."""
+        self._model.plan_multipliers(plan)
+        check_routing(plan, self._model, self.infos)
+
     def setup(
         self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
     ) -> tuple[dict[str, Tensor], Constants]:
         plans = {id(replica.plan): replica.plan for replica in replicas}
         factors = {key: self._model.plan_multipliers(plan) for key, plan in plans.items()}
         for plan in {(plan.scheme, plan.regime): plan for plan in plans.values()}.values():
-            check_routing(plan, self._model, self.infos)  # which tuned values do not change
+            self.check(plan)  # tuned values make no difference to it
         parameters = {
             info.name: initial_weights(replicas, info, self.shapes[info.name], values[info.name], device)
             for info in self.infos

@@ -6,6 +6,7 @@ The module must be a function of its parameters, buffers and input: no state tha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -44,18 +45,20 @@ class ModuleProgram:
         claims: Claims | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] = mean_cross_entropy,
     ) -> None:
-        self._model, self._claims, self._loss = model, claims, loss
-        described = described_parameters(model, claims)
+        # A copy: replicas are initialized in it, which is no business of the model that was given.
+        self._model, self._claims, self._loss = deepcopy(model), claims, loss
+        self._multipliers: dict[str, float] = {}
+        described = described_parameters(self._model, claims)
         self.infos: Sequence[ParamInfo] = [info for info, _ in described]
         self.shapes: Mapping[str, tuple[int, ...]] = {info.name: tuple(each.shape) for info, each in described}
-        named = {id(parameter): name for name, parameter in model.named_parameters()}
+        named = {id(parameter): name for name, parameter in self._model.named_parameters()}
         self._path = {info.name: named[id(parameter)] for info, parameter in described}
 
     def setup(
         self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
     ) -> tuple[dict[str, Tensor], Constants]:
         """The module itself is initialized as each replica in turn, and copied."""
-        _check_one_forward_pass(self._model, replicas)
+        self._check_one_forward_pass(replicas)
         parameters: dict[str, list[Tensor]] = {name: [] for name in self.shapes}
         buffers: dict[str, list[Tensor]] = {name: [] for name, _ in self._model.named_buffers()}
         for replica in replicas:
@@ -111,14 +114,14 @@ class ModuleProgram:
         mapped = vmap(function, in_dims=(0, 0, *axes), randomness="different")
         return mapped(dict(parameters), dict(constants), *batches)
 
-
-def _check_one_forward_pass(model: nn.Module, replicas: Sequence[Replica]) -> None:
-    """A module holds one set of multipliers, as plain numbers, which all replicas then share."""
-    first = multipliers_of(model, replicas[0].plan)
-    for replica in replicas:
-        for name, factor in multipliers_of(model, replica.plan).items():
-            if factor != first[name]:
-                raise ValueError(
-                    f"replicas of a module share its multipliers: {name} is {first[name]} in one plan and {factor} in "
-                    "another; train them apart, or as an MLP MoE"
-                )
+    def _check_one_forward_pass(self, replicas: Sequence[Replica]) -> None:
+        """A module holds one set of multipliers, as plain numbers, which all its replicas share."""
+        for replica in replicas:
+            wanted = multipliers_of(self._model, replica.plan)
+            self._multipliers = self._multipliers or wanted
+            for name, factor in wanted.items():
+                if factor != self._multipliers[name]:
+                    raise ValueError(
+                        f"replicas of a module share its multipliers: {name} is {self._multipliers[name]} in one plan "
+                        f"and {factor} in another; make a program for each, or use an MLP MoE"
+                    )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mssp.data.dataset import Dataset, Split
+from mssp.data.dataset import Dataset, Split, subset
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.memory import even_parts, examples_that_fit, replicas_that_fit
 from mssp.replicas.metrics import NAMES
@@ -28,7 +28,7 @@ class Schedule:
 
     Args:
         validate_at: numbers of updates after which to evaluate on the validation set, beside the end.
-        validation: how many validation examples to use, the first of them; None for all.
+        validation: how many validation examples to use; None for all.
     """
 
     steps: int
@@ -67,7 +67,6 @@ class Feed:
         self.data, self.device = data, torch.device(device)
         self._scale, self._shift = (torch.from_numpy(each).to(self.device) for each in data.scale_and_shift())
         self._train = self._moved(data.train)
-        self._validation = self._moved(data.validation)
 
     def batches(self, seeds: Sequence[int], schedule: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
         """For every step, inputs [G, B, D] and targets [G, B] of G seeds."""
@@ -78,10 +77,9 @@ class Feed:
             yield self._normalised(inputs[examples]), targets[examples]
 
     def validation(self, count: int | None) -> tuple[Tensor, Tensor]:
-        inputs, targets = self._validation
-        if count is not None and count > len(targets):
-            raise ValueError(f"{count} validation examples were asked for, {self.data.name} has {len(targets)}")
-        return self._normalised(inputs[:count]), targets[:count]
+        """All validation examples, or some of them, the same for everyone."""
+        inputs, targets = self._moved(self.data.validation if count is None else subset(self.data.validation, count))
+        return self._normalised(inputs), targets
 
     def _normalised(self, inputs: Tensor) -> Tensor:
         return torch.addcmul(self._shift, inputs.to(torch.float32), self._scale)

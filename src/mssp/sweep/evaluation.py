@@ -59,7 +59,7 @@ class Evaluator:
         self.told(stage, len(trials))
         study = self.store.study(study_name(job), job.settings)
         study.add(self.backend.chunks(trials, job))
-        self.backend.run(study, job, self.watcher)
+        self.backend.run(study, job, self.watcher, trials)
         runs = {run.key: run for run in study.runs()}
         scores = {}
         for trial in trials:

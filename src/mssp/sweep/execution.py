@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -35,6 +35,21 @@ class Job:
     def problem(self) -> Problem:
         return Problem(self.data.inputs, self.data.classes)
 
+    def check(self) -> None:
+        """Refuse a schedule that the data are too few for."""
+        self.data.batches(0, self.schedule.batch, self.schedule.steps)
+        held_out = self.schedule.validation
+        if held_out is not None and held_out > len(self.data.validation):
+            raise ValueError(
+                f"{held_out} validation examples were asked for, {self.data.name} has {len(self.data.validation)}"
+            )
+
+    @property
+    def text(self) -> str:
+        """For people, and for the names of studies."""
+        held_out = f", {self.schedule.validation} held out" if self.schedule.validation else ""
+        return f"{self.data.name}, {self.schedule.steps} steps of {self.schedule.batch}{held_out}, {self.precision}"
+
     @property
     def settings(self) -> dict[str, Any]:
         """What tells studies apart: runs of one store must not mix data or lengths."""
@@ -65,22 +80,23 @@ class Backend(Protocol):
         """Trials as runs, those that train together side by side; what cannot be planned is refused here."""
         ...
 
-    def run(self, study: Study, job: Job, watcher: Watcher) -> None:
-        """Finish a study."""
+    def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
+        """Finish these trials of a study; what else is waiting there goes on waiting."""
         ...
 
 
 def plan_chunks(trials: Sequence[Trial], job: Job, device: torch.device) -> list[list[NewRun]]:
-    """Trials as runs, in chunks that fit on a device."""
+    """Trials as runs, each once, in chunks that fit on a device. What could not be trained is refused here."""
+    job.check()
+    different = {trial.key: trial for trial in trials}.values()
     sizes = {}
-    for trial in {trial.alike: trial for trial in trials}.values():
+    for trial in {(trial.alike, trial.scheme, trial.readout): trial for trial in different}.values():
         program = MLPProgram(trial.config(job.problem))
-        trial.plan(job.problem)
+        program.check(trial.plan(job.problem))
         fitting = replicas_that_fit(program, trial.optimizer, job.schedule.batch, device)
         sizes[trial.alike] = min(fitting, _LARGEST[device.type])
-    return [
-        [NewRun(trial.key, trial.parameters, trial.json()) for trial in chunk] for chunk in in_chunks(trials, sizes)
-    ]
+    chunks = in_chunks(list(different), sizes)
+    return [[NewRun(trial.key, trial.parameters, trial.json()) for trial in chunk] for chunk in chunks]
 
 
 def train_trials(
@@ -117,15 +133,16 @@ class Local:
     def chunks(self, trials: Sequence[Trial], job: Job) -> list[list[NewRun]]:
         return plan_chunks(trials, job, self.device)
 
-    def run(self, study: Study, job: Job, watcher: Watcher) -> None:
-        """Finish a study. Chunks that others are at are waited for, and taken over should they die."""
-        study.retry_failed()
-        announce(study, job, watcher)
-        feed = self._feeds.setdefault(job.data.checksum, Feed(job.data, self.device))
+    def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
+        """Chunks that others are at are waited for, and taken over should they die."""
+        asked = begin(study, job, watcher, trials)
+        if job.data.checksum not in self._feeds:
+            self._feeds = {job.data.checksum: Feed(job.data, self.device)}  # of one data set at a time
+        feed = self._feeds[job.data.checksum]
         while True:
-            chunk = study.claim()
+            chunk = study.claim(asked)
             if chunk is None:
-                if not study.counts()["running"]:
+                if is_finished(study, asked):
                     return
                 time.sleep(_POLL_SECONDS)
                 continue
@@ -153,13 +170,26 @@ def committing(study: Study, chunk: Chunk) -> Iterator[None]:
         raise
 
 
+def is_finished(study: Study, asked: Collection[int]) -> bool:
+    """Whether nothing is left to do; an error of a chunk that someone else gave up is raised."""
+    counts = study.counts(asked)
+    if counts["failed"]:
+        failed = next(run for run in study.runs("failed") if run.chunk in asked)
+        raise ValueError(f"{counts['failed']} runs failed: {failed.error}")
+    return not counts["running"] + counts["pending"]
+
+
 def trials_of(chunk: Chunk) -> list[Trial]:
     return [Trial.from_json(run.spec) for run in chunk.runs]
 
 
-def announce(study: Study, job: Job, watcher: Watcher) -> None:
-    counts: Mapping[str, int] = study.counts()
+def begin(study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> set[int]:
+    """The chunks that hold what was asked for, those that failed among them ready to be tried again."""
+    asked = study.chunks_with([trial.key for trial in trials])
+    study.retry_failed(asked)
+    counts: Mapping[str, int] = study.counts(asked)
     watcher.start(sum(counts.values()), counts["done"] + counts["diverged"], job.schedule.steps)
+    return asked
 
 
 def pick_device(name: str = "auto") -> torch.device:

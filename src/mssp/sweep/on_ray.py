@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mssp.replicas import Feed
-from mssp.sweep.execution import Job, Watcher, announce, committing, pick_device, plan_chunks, train_trials
+from mssp.sweep.execution import Job, Watcher, begin, committing, is_finished, pick_device, plan_chunks, train_trials
 from mssp.sweep.store import Chunk, NewRun, Result, Study
 from mssp.sweep.trial import Trial
 
@@ -48,19 +48,18 @@ class Ray:
         here = self._on_gpu and torch.cuda.is_available()
         return plan_chunks(trials, job, pick_device("cuda" if here else "cpu"))
 
-    def run(self, study: Study, job: Job, watcher: Watcher) -> None:
-        study.retry_failed()
-        announce(study, job, watcher)
+    def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
+        asked = begin(study, job, watcher, trials)
         resources = {"num_gpus": 1} if self._on_gpu else {"num_cpus": self._threads}
         task = self._ray.remote(max_retries=_RETRIES, **resources)(_train_chunk)
         shared = self._ray.put(job)  # once for all tasks of a machine
         flying: dict[Any, Chunk] = {}
         while True:
-            while len(flying) < _AHEAD * self._workers and (chunk := study.claim()) is not None:
+            while len(flying) < _AHEAD * self._workers and (chunk := study.claim(asked)) is not None:
                 specs = [run.spec for run in chunk.runs]
                 flying[task.remote(specs, shared, self._on_gpu, self._threads)] = chunk
             if not flying:
-                if not study.counts()["running"]:
+                if is_finished(study, asked):
                     return
                 time.sleep(_WAIT_SECONDS)  # another process is at the rest
                 continue
@@ -69,9 +68,15 @@ class Ray:
             for reference in ready:
                 chunk = flying.pop(reference)
                 with committing(study, chunk):
-                    results: list[Result] = self._ray.get(reference)
+                    results = self._results(reference)
                     study.finish(chunk, results)
                 watcher.finished(results)
+
+    def _results(self, reference: Any) -> list[Result]:
+        try:
+            return list(self._ray.get(reference))
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None  # what went wrong, without the worker's own traceback
 
 
 def _train_chunk(specs: list[str], job: Job, on_gpu: bool, threads: int) -> list[Result]:

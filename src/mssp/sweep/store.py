@@ -18,7 +18,7 @@ import secrets
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,15 +242,18 @@ class Study:
                 )
         return len(texts.keys() - known)
 
-    def claim(self) -> Chunk | None:
+    def claim(self, among: Collection[int] | None = None) -> Chunk | None:
         """The first chunk that is neither finished, nor failed, nor held by a living process; now held by this store.
 
         None does not say that all is done: others may be at the rest, see :meth:`counts`.
+
+        Args:
+            among: only chunks of these numbers, see :meth:`chunks_with`; None for all.
         """
         owner = self.store._sign()
         with self.store._transaction() as database:
             free = f"status = 'pending' OR status = 'running' AND owner IN ({self._gone()})"
-            first = f"SELECT min(number) FROM chunk WHERE study = ? AND ({free})"
+            first = f"SELECT min(number) FROM chunk WHERE study = ? AND ({free}){_among(among, 'number')}"
             (number,) = database.execute(first, (self._id,)).fetchone()
             if number is None:
                 return None
@@ -299,10 +302,10 @@ class Study:
         mine = "status = 'running' AND owner = ?"
         self.store._write(f"{let_go} AND {mine}", status, error, self._id, chunk.index, self.store._owner)
 
-    def retry_failed(self) -> int:
-        """Let failed chunks be claimed again, and return how many there were."""
+    def retry_failed(self, among: Collection[int] | None = None) -> int:
+        """Let failed chunks be claimed again, all or some, and return how many there were."""
         retry = "UPDATE chunk SET status = 'pending', error = NULL WHERE study = ? AND status = 'failed'"
-        return self.store._write(retry, self._id).rowcount
+        return self.store._write(retry + _among(among, "number"), self._id).rowcount
 
     def heartbeat(self) -> None:
         """Say that this store is alive, to those who cannot look; cheap enough for every step of training."""
@@ -344,10 +347,17 @@ class Study:
         query = "SELECT DISTINCT name FROM curve JOIN run ON run = id WHERE study = ? ORDER BY name"
         return [name for (name,) in self.store._rows(query, self._id)]
 
-    def counts(self) -> dict[str, int]:
-        """How many runs there are of every status."""
+    def chunks_with(self, keys: Collection[str]) -> set[int]:
+        """The numbers of the chunks that hold these runs."""
+        rows = self.store._rows("SELECT key, chunk FROM run WHERE study = ?", self._id)
+        wanted = set(keys)
+        return {chunk for key, chunk in rows if key in wanted}
+
+    def counts(self, among: Collection[int] | None = None) -> dict[str, int]:
+        """How many runs there are of every status, in all chunks or in some."""
         with self.store._transaction("BEGIN") as database:
-            query = f"SELECT {self._status()}, count(*) FROM {_RUNS} WHERE run.study = ? GROUP BY 1"
+            where = f"WHERE run.study = ?{_among(among, 'run.chunk')}"
+            query = f"SELECT {self._status()}, count(*) FROM {_RUNS} {where} GROUP BY 1"
             return {**dict.fromkeys(STATUSES, 0), **dict(database.execute(query, (self._id,)))}
 
     def environments(self) -> list[dict[str, Any]]:
@@ -380,6 +390,11 @@ class Study:
         query = f"SELECT DISTINCT id, {life} FROM chunk JOIN owner ON owner = id WHERE study = ? AND status = 'running'"
         owners = self.store._database.execute(query, (self._id,))
         return ", ".join(str(owner) for owner, *life in owners if not lives(*life))
+
+
+def _among(numbers: Collection[int] | None, column: str) -> str:
+    """A further condition, for SQL."""
+    return "" if numbers is None else f" AND {column} IN ({', '.join(str(int(number)) for number in numbers)})"
 
 
 def _same_setting(here: Any, there: Any) -> bool:

@@ -109,14 +109,24 @@ class Transfer:
 
     @property
     def drift_verdict(self) -> str:
-        """``stays``, ``drifts up``, ``drifts down``, or ``unclear``: the seeds scatter, or the grid ends too soon."""
-        drift = self.drift
-        significant = math.isnan(drift.ci) or drift.excludes_zero
-        if significant and abs(drift.value) > _DRIFT:
-            return "drifts up" if drift.value > 0 else "drifts down"
-        # A best rate at the grid's end may lie anywhere beyond it: two of those are not known to be equal.
-        known = not any(summary.at_edge for summary in self.summaries) and not math.isnan(drift.value)
-        return "stays" if known and not drift.ci > _CLEAR else "unclear"
+        """``stays``, ``drifts up``, ``drifts down``, or ``unclear``, for which :attr:`why_unclear` has the reason."""
+        if self.why_unclear:
+            return "unclear"
+        if self.drift.excludes_zero and abs(self.drift.value) > _DRIFT:
+            return "drifts up" if self.drift.value > 0 else "drifts down"
+        return "stays"
+
+    @property
+    def why_unclear(self) -> str:
+        """What keeps the drift from being known; empty where nothing does."""
+        if math.isnan(self.drift.ci):
+            return "it takes two widths and two seeds"
+        edges = [summary.width for summary in self.summaries if summary.at_edge]
+        if edges:
+            # Beyond the grid's end the true optimum may lie anywhere.
+            return f"at N = {', '.join(map(str, edges))} the best lies at the end of the grid: more rates are needed"
+        significant = self.drift.excludes_zero and abs(self.drift.value) > _DRIFT
+        return "" if significant or self.drift.ci <= _CLEAR else "the seeds scatter: more of them are needed"
 
     @property
     def wider_is_better(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mssp.plan_text import align, markdown_table
@@ -61,7 +62,7 @@ def _row(summary: WidthSummary) -> list[str]:
     return [
         str(summary.width),
         f"{2**summary.best_lr.value:.3g}{edge}" if math.isfinite(summary.best_lr.value) else "none",
-        _number(summary.best_lr, 2),
+        _number(replace(summary.best_lr, ci=math.nan) if summary.at_edge else summary.best_lr, 2),
         _number(summary.best, 4),
         _number(summary.transferred, 4),
         _number(summary.regret, 4),
@@ -70,13 +71,12 @@ def _row(summary: WidthSummary) -> list[str]:
 
 
 def verdicts(transfer: Transfer) -> list[str]:
-    drift = _number(transfer.drift, 2)
-    text = [f"best lr {transfer.drift_verdict}: {drift} doublings per doubling of N"]
-    text.append(f"wider is better, each at its own best lr: {_TREND[transfer.wider_is_better]}")
-    text.append(f"wider is better, all at the narrowest's lr: {_TREND[transfer.wider_is_better_transferred]}")
-    if any(summary.at_edge for summary in transfer.summaries):
-        text.append("(edge): the best lr is the first or last of the grid, and the true one may lie outside")
-    return text
+    drift = f"{_number(transfer.drift, 2)} doublings per doubling of N"
+    return [
+        f"best lr {transfer.drift_verdict}: {transfer.why_unclear or drift}",
+        f"wider is better, each at its own best lr: {_TREND[transfer.wider_is_better]}",
+        f"wider is better, all at the narrowest's lr: {_TREND[transfer.wider_is_better_transferred]}",
+    ]
 
 
 def as_json(found: Mapping[Setting, Transfer]) -> list[dict[str, Any]]:
@@ -91,6 +91,7 @@ def as_json(found: Mapping[Setting, Transfer]) -> list[dict[str, Any]]:
             "widths": {str(summary.width): _width_json(summary) for summary in transfer.summaries},
             "drift": _json(transfer.drift),
             "drift_verdict": transfer.drift_verdict,
+            "why_unclear": transfer.why_unclear or None,
             "wider_is_better": transfer.wider_is_better,
             "wider_is_better_transferred": transfer.wider_is_better_transferred,
         }
