@@ -47,10 +47,11 @@ def main(data: str, scheme: str, optimizer: str, runs: str = "793", searches: st
                 found = tune(start, procedure, evaluate)
                 spent = time.perf_counter() - began
                 scores = evaluate.per_seed("new seeds", found.best, NEW_SEEDS)
+            lost = sum(score < 0 for score in scores)  # minus infinity where a seed diverged
             confirmed = mean_of(scores)
             rows.append([
                 method, str(seed), str(len(found.tried)), f"{spent:.0f}", f"{found.score:.4f}",
-                f"{confirmed.value:.4f} ± {confirmed.ci:.4f}",
+                confirmed.text(4) + (f" ({lost} diverged)" if lost else ""),
             ])  # fmt: skip
     print(f"{job.data.name}, Regime II, {scheme}, {optimizer}, N = {TUNED_WIDTH}, 1000 steps of 50: validation top-5\n")
     head = ["method", "search seed", "runs", "seconds", "best in the search", "with four new seeds"]

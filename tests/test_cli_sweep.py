@@ -12,6 +12,7 @@ import mssp
 from mssp.cli import main
 from mssp.data.clusters import clusters
 from mssp.data.images import save_npz
+from mssp.families import family
 from mssp.sweep.store import Store
 
 SMALL = ["--device", "cpu", "--steps", "8", "--batch", "10", "--validation", "50", "--seeds", "2"]
@@ -29,12 +30,12 @@ def test_a_sweep(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
     out = capsys.readouterr().out
     assert "Regime II · mssp · adam: top-5 training accuracy, end of training, 2 seeds" in out
     assert "Regime II · mup · adam" in out
-    assert "doublings per doubling of N" in out
+    assert "wider is better, each at its own best lr: " in out
     assert [line.split()[0] for line in out.splitlines() if line[:2] in ("16", "32")] == ["16", "32"] * 2
     assert len((elsewhere / "runs.csv").read_text().splitlines()) == 1 + 2 * 2 * 3 * 2
     assert "<title>" in (elsewhere / "transfer.html").read_text()[:2000]
     with Store(elsewhere / "runs.sqlite", must_exist=True) as store:
-        assert store.studies() == ["sweep clusters, 8 steps of 10, float32"]
+        assert store.studies() == ["sweep clusters, 8 steps of 10, 50 held out, float32"]
     # Once more, from the store.
     assert main(["sweep", *flags, "--json", "--metric", "validation_loss"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -55,8 +56,8 @@ def test_tuning_writes_a_plan_that_a_sweep_takes(capsys: pytest.CaptureFixture[s
     assert main(["tune", *small, "--optimizer", "adam", "--plot", "pairs.html", "--export", "runs.jsonl"]) == 0
     out = capsys.readouterr().out
     assert "Regime II · mssp · adam, N = 32: tuned by grid" in out
-    assert "validation top-5 0." in out
-    assert "with new seeds 0." in out
+    assert "top-5 validation accuracy 0." in out
+    assert "with 2 new seeds 0." in out
     plan = mssp.Plan.from_json((elsewhere / "tuned.json").read_text())
     assert (plan.target.width, plan.optimizer, plan.aggregation_mult) == (32, "adam", 8.0)
     assert (elsewhere / "pairs.html").exists()
@@ -71,7 +72,7 @@ def test_tuning_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", *small, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["runs"] == 13 + 10
-    assert found["confirmed"] is None
+    assert found["new_seeds"] is None
     assert set(found["multipliers"]) == {"init", "embedding", "router", "expert_in", "expert_out", "readout"}
 
 
@@ -103,8 +104,15 @@ def test_data_from_a_file(capsys: pytest.CaptureFixture[str], elsewhere: Path) -
         (["--device", "tpu9"], "unknown device 'tpu9'"),
         (["--precision", "fp8"], "unknown --precision 'fp8': use one of float32, tf32"),
         (["--backend", "slurm"], "unknown --backend 'slurm': use local or ray"),
-        (["--largest", "III"], "--largest takes a number or ROLE=NUMBER, got 'III'"),
-        (["--largest", "IV=3"], "--largest takes REGIME=NUMBER with one of I, II, III, got 'IV'"),
+        (["--largest", "III"], "--largest takes REGIME=NUMBER with one of I, II, III, got 'III'"),
+        (["--largest", "IV=3"], "--largest takes REGIME=NUMBER with one of I, II, III, got 'IV=3'"),
+        (["--scheme"], "--scheme is empty: say at least one"),
+        (["--validation", "99999"], "99999 validation examples were asked for, clusters has 5000"),
+        (["--steps", "99999"], "99999 steps of 10 need 999990 examples in a single pass"),
+        (["--regime", "I", "--active", "2"], "would start at zero and route to 2 of 8"),
+        (["--export", "runs.xls"], "cannot export to runs.xls: the suffix must be one of"),
+        (["--plot", "figure.gif"], "cannot write figure.gif: use one of the suffixes .html"),
+        (["--plot", "no/folder/figure.html"], "there is no folder no/folder"),
         (["--largest", "II=8"], "--largest II=8 leaves no width: 16 is the least"),
         (["--store", "no/folder/runs.sqlite"], "there is no folder"),
         (["--readout", "one"], "readout"),
@@ -131,6 +139,11 @@ def test_mistakes_get_one_line_and_leave_nothing(
         (["--lr", "0"], "lr must be a positive number"),
         (["--output", "no/folder/tuned.json"], "--output no/folder/tuned.json: there is no folder"),
         (["--regime", "II", "--scheme", "jiang"], "jiang"),
+        (["--output", "."], "--output '.' is no name for a file"),
+        (["--budget", "5"], "--budget is for random and optuna"),
+        (["--confirm", "-1"], "--confirm must be a whole number of at least 0, got -1"),
+        (["--search-seed", "-1"], "--search-seed must be a whole number of at least 0"),
+        (["--aggregation-mult", "0"], "aggregation_mult must be a positive number"),
     ],
 )
 def test_mistakes_in_tuning(
@@ -141,6 +154,48 @@ def test_mistakes_in_tuning(
     assert len(err.splitlines()) == 1
     assert complaint in err
     assert list(elsewhere.iterdir()) == []
+
+
+def test_plan_files_are_for_one_setting_each(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    for scheme in ("mssp", "mup"):
+        plan = mssp.plan(family("II", 32, 64), regime="II", scheme=scheme, optimizer="adam", lr=0.02)
+        (elsewhere / f"{scheme}.json").write_text(plan.json())
+    flags = ["--widths", "32", "--optimizer", "adam", "--lr-points", "1", *SMALL, "--json"]
+    assert main(["sweep", *flags, "--multipliers", "mssp.json"]) == 2
+    complaint = "--multipliers has none for Regime II · mup · adam: mssp.json is for Regime II, mssp, adam"
+    assert complaint in capsys.readouterr().err
+    assert main(["sweep", *flags, "--multipliers", "mssp.json", "mup.json"]) == 0
+
+
+def test_a_search_in_which_all_diverge_writes_nothing(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    tiny = ["--points", "1", "--broad-points", "1", "--lr-points", "1", "--lr", "1e38", "--width", "32", *SMALL]
+    assert main(["tune", *tiny]) == 2
+    assert "runs diverged: start from a smaller --lr" in capsys.readouterr().err
+    assert not (elsewhere / "tuned.json").exists()
+
+
+def test_top_5_of_few_classes_is_refused(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    save_npz(clusters(examples=200, validation=50, classes=4, superclasses=2), elsewhere / "few.npz")
+    flags = ["--data", "few.npz", "--widths", "16", "--lr-points", "1", "--multipliers", "ones", *SMALL]
+    assert main(["sweep", *flags]) == 2
+    assert (
+        "top-5 is always right with the 4 classes of clusters: use --metric train_accuracy" in capsys.readouterr().err
+    )
+    assert main(["sweep", *flags, "--metric", "train_accuracy"]) == 0
+
+
+def test_stopping_loses_nothing(
+    capsys: pytest.CaptureFixture[str], elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    flags = ["--widths", "16", "--lr-points", "2", "--multipliers", "ones", *SMALL]
+    with monkeypatch.context() as patch:
+        patch.setattr("mssp.sweep.execution.train_trials", stopped)
+        assert main(["sweep", *flags]) == 130
+    assert "stopped: what is finished is in runs.sqlite, the same command goes on" in capsys.readouterr().err
+    assert main(["sweep", *flags]) == 0
 
 
 def test_a_file_that_is_no_store_is_left_alone(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:

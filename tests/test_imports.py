@@ -66,7 +66,7 @@ ORDER_WITHIN = {
     ],
     "sweep": [
         "owner", "database", "store", "export", "trial", "transfer", "learning_rates", "transfer_text", "execution",
-        "on_ray", "progress", "grids", "tuning", "evaluation",
+        "on_ray", "progress", "grids", "tuning", "tuning_text", "evaluation",
     ],
 }  # fmt: skip
 

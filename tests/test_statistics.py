@@ -31,7 +31,7 @@ def test_the_mean_of_seeds_leaves_out_what_is_not_finite() -> None:
 
 def test_welch_by_hand() -> None:
     # t = 2 / sqrt(1/3 + 4/3) = 1.549 with (5/3)^2 / ((1/9 + 16/9) / 2) = 2.941 degrees of freedom.
-    assert p_greater([4.0, 5.0, 6.0], [1.0, 3.0, 5.0]) == pytest.approx(1 - cdf(1.549193, 2.941176), abs=1e-6)
+    assert p_greater([4.0, 5.0, 6.0], [1.0, 3.0, 5.0]) == pytest.approx(0.1105, abs=2e-4)
     assert p_greater([1.0, 1.0], [0.0, 0.0]) == 0.0
     assert p_greater([0.0, 0.0], [1.0, 1.0]) == 1.0
     assert math.isnan(p_greater([1.0], [0.0, 0.0]))

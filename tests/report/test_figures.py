@@ -218,7 +218,7 @@ def test_cells_hold_their_scores_and_those_not_run_are_blank() -> None:
 
 def test_points_away_from_the_optimum_in_other_multipliers_are_left_out() -> None:
     points = [dict.fromkeys("abc", 1.0), {"a": 4.0, "b": 1.0, "c": 1.0}, {"a": 4.0, "b": 4.0, "c": 4.0}]
-    figure = heatmaps(points, [1.0, 2.0, 3.0], ["a", "b", "c"], points[0], "loss")
+    figure = heatmaps(points, [1.0, 2.0, 3.0], ["a", "b", "c"], points[0], "loss", higher_is_better=False)
     values = [[v for row in m.z for v in row if v is not None] for m in traces(figure, type="heatmap")]
     assert values == [[1.0, 2.0], [1.0, 2.0], [1.0]]
     assert figure.layout.coloraxis.reversescale  # the optimum is the lowest: low is bright

@@ -108,6 +108,32 @@ def test_a_transferred_rate_that_diverges_is_infinite_regret() -> None:
     assert as_json({Setting("sgd", "II", "mup"): found})[0]["widths"]["512"]["regret"] == {"value": None, "ci": None}
 
 
+def test_seeds_are_paired_by_number_not_by_place() -> None:
+    base = made(lambda width: -5.0 + doublings(width), lambda width: 0.5)
+    expected = base.summaries[-1].regret
+    assert expected.ci == pytest.approx(0.0, abs=1e-9)
+    shuffled = Transfer(ACCURACY, sorted(base.scores, key=lambda score: (score.seed * 7 + int(score.lr * 64)) % 11))
+    assert shuffled.summaries[-1].regret.value == pytest.approx(expected.value)
+    assert shuffled.summaries[-1].regret.ci == pytest.approx(0.0, abs=1e-9)
+    fewer = [score for score in base.scores if not (score.width == 512 and score.seed == 0 and score.lr == 1 / 32)]
+    assert Transfer(ACCURACY, fewer).summaries[-1].regret.value == pytest.approx(expected.value)
+
+
+def test_a_rate_that_a_width_was_not_trained_with_is_not_replaced_by_another() -> None:
+    base = made(lambda width: -2.0, lambda width: 0.5)
+    found = Transfer(ACCURACY, [score for score in base.scores if score.width < 512 or score.lr > 0.3])
+    assert math.isnan(found.summaries[-1].transferred.value)
+    assert math.isnan(found.summaries[-1].regret.value)
+    assert found.wider_is_better_transferred == "unclear"
+
+
+def test_where_nothing_trains_nothing_is_said() -> None:
+    base = made(lambda width: -2.0, lambda width: 0.5)
+    found = Transfer(ACCURACY, [Score(s.width, s.lr, s.seed, math.nan) for s in base.scores])
+    assert found.drift_verdict == found.wider_is_better == "unclear"
+    assert "none" in "\n".join(lines({Setting("sgd", "II", "mssp"): found}))
+
+
 def test_one_seed_gives_numbers_without_intervals() -> None:
     base = made(lambda width: -2.0, lambda width: 0.5)
     found = Transfer(ACCURACY, [score for score in base.scores if score.seed == 0])

@@ -60,9 +60,10 @@ def test_another_round_goes_on_from_an_edge() -> None:
 @pytest.mark.parametrize("method", ["random", "optuna"])
 def test_cheaper_searches_keep_to_their_budget(method: str) -> None:
     surface = Surface()
-    procedure = Procedure(method, **SMALL, budget=300)  # type: ignore[arg-type]
+    procedure = Procedure(method, **SMALL, budget=700)  # type: ignore[arg-type]
     found = tune(START, procedure, surface)
-    assert sum(count for _, count in surface.asked) == 303
+    assert sum(count for _, count in surface.asked) == 703
+    assert len(found.tried) == 703  # none twice
     assert found.score > surface.score(START)
     again = tune(START, procedure, Surface())
     assert again.best == found.best
@@ -71,6 +72,12 @@ def test_cheaper_searches_keep_to_their_budget(method: str) -> None:
 def test_where_nothing_learns_the_given_rate_is_kept() -> None:
     found = tune(START, Procedure(**SMALL), lambda stage, trials: {trial.key: 0.05 for trial in trials})  # type: ignore[arg-type]
     assert found.best.lr == START.lr
+
+
+def test_a_budget_beyond_all_points_ends() -> None:
+    tiny = {"points": 1, "broad_points": 3, "broad_ratio": 4.0, "lr_points": 1}
+    found = tune(START, Procedure("random", **tiny, budget=1000), Surface())  # type: ignore[arg-type]
+    assert len(found.tried) == 1 + 3**6
 
 
 def test_grids() -> None:
@@ -116,3 +123,10 @@ def test_early_stopping_finishes_a_quarter(tmp_path: Path) -> None:
         counts = {name: store.open_study(name).counts()["done"] for name in store.studies()}
     assert counts == {"tune clusters, 2 steps of 10, float32": 64, "tune clusters, 16 steps of 10, float32": 16}
     assert sum(math.isfinite(score) for score in scores.values()) == 16
+
+
+def test_early_stopping_keeps_what_is_known(tmp_path: Path) -> None:
+    trials = [Trial("II", "mssp", "adam", 32, 0, 0.0001 * 1.1**k) for k in range(64)]
+    with Store(tmp_path / "runs.sqlite") as store:
+        whole = evaluator(store)("grid", trials)
+        assert evaluator(store, early_stop=True)("grid", trials) == whole

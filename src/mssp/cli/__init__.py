@@ -38,6 +38,8 @@ _DESCRIPTION = "Scale Mixture-of-Experts models without re-tuning them."
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(_parse(sys.argv[1:] if arguments is None else arguments).run())
+    except KeyboardInterrupt:
+        return 130  # as shells have it
     except BrokenPipeError:  # the reader has seen enough
         sys.stdout = None
         return 0

@@ -108,8 +108,11 @@ def by_role(flag: str, given: Sequence[Sequence[str]], everywhere: str) -> dict[
 
 def by_regime(flag: str, given: Sequence[Sequence[str]]) -> dict[str, float]:
     """``III=1024`` as a mapping."""
-    found = by_role(flag, given, everywhere="")
-    for regime in found:
-        if regime not in REGIMES:
-            raise ValueError(f"{flag} takes REGIME=NUMBER with one of {', '.join(REGIMES)}, got {regime!r}")
+    words = [word for several in given for word in several]
+    try:
+        found = by_role(flag, given, everywhere="")
+    except ValueError:
+        found = {"": 0.0}
+    if not set(found) <= set(REGIMES):
+        raise ValueError(f"{flag} takes REGIME=NUMBER with one of {', '.join(REGIMES)}, got {' '.join(words)!r}")
     return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
@@ -12,10 +15,13 @@ from mssp.shape import positive_int
 from mssp.tuned import Tuned, data_with_tuned_multipliers, tuned
 
 if TYPE_CHECKING:
+    from mssp.data.dataset import Dataset
     from mssp.sweep.execution import Backend, Job
     from mssp.sweep.learning_rates import Setting
     from mssp.sweep.store import Store
+    from mssp.sweep.transfer import Metric
 
+_TOP = 5
 _ONES = 0.01  # a learning rate to look around where none was tuned
 
 
@@ -74,10 +80,41 @@ class RunFlags:
             return Ray(self.device or "auto")
         raise ValueError(f"unknown --backend {self.backend!r}: use local or ray")
 
-    def opened(self) -> Store:
+    def check_files(self) -> None:
+        """Refuse names that could not be written to, before anything is trained."""
+        if self.export is not None:
+            from mssp.sweep import export
+
+            export.check_target(self.export)
+        if self.plot is not None:
+            from mssp.report import saving
+
+            saving.check_target(self.plot)
+
+    def check_metric(self, name: str, data: Dataset) -> Metric:
+        from mssp.sweep.learning_rates import METRICS
+
+        if name not in METRICS:
+            raise ValueError(f"unknown --metric {name!r}: use one of {', '.join(METRICS)}")
+        if name.endswith("top5") and data.classes <= _TOP:
+            other = name.replace("top5", "accuracy")
+            raise ValueError(
+                f"top-5 is always right with the {data.classes} classes of {data.name}: use --metric {other}"
+            )
+        return METRICS[name]
+
+    @contextmanager
+    def opened(self) -> Iterator[Store]:
+        """The store; whoever stops a command is told that nothing is lost."""
         from mssp.sweep.store import Store
 
-        return Store(self.store or "runs.sqlite", device=_device_text())
+        path = self.store or "runs.sqlite"
+        with Store(path, device=_device_text()) as store:
+            try:
+                yield store
+            except KeyboardInterrupt:
+                print(f"mssp: stopped: what is finished is in {path}, the same command goes on", file=sys.stderr)
+                raise
 
 
 def _device_text() -> str:
@@ -86,17 +123,32 @@ def _device_text() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
 
 
-def multipliers(asked: str, data: str, setting: Setting) -> Tuned:
-    """``tuned`` for this data, ``ones``, another data set's, or those in a plan file."""
-    if asked == "ones":
+def multipliers(asked: Sequence[str], data: str, setting: Setting) -> Tuned:
+    """``tuned`` for this data, ``ones``, another data set's, or those in the plan file that is for this setting."""
+    if list(asked) == ["ones"]:
         return Tuned(_ONES)
-    if asked == "tuned" or asked in data_with_tuned_multipliers():
-        return tuned(data if asked == "tuned" else asked, **asdict(setting))
-    file = FilePath(asked)
-    if not file.exists():
+    if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
+        return tuned(data if asked[0] == "tuned" else asked[0], **asdict(setting))
+    plans = {file: _plan_in(file) for file in asked}
+    for file, plan in plans.items():
+        if (plan.optimizer, plan.regime, plan.scheme, plan.readout) == (
+            setting.optimizer, setting.regime, setting.scheme, setting.readout,
+        ):  # fmt: skip
+            try:
+                return Tuned.of(plan)
+            except ValueError as error:
+                raise ValueError(f"{file}: {error}") from None
+    held = "; ".join(
+        f"{file} is for Regime {each.regime}, {each.scheme}, {each.optimizer}" for file, each in plans.items()
+    )
+    raise ValueError(f"--multipliers has none for {setting}: {held}")
+
+
+def _plan_in(file: str) -> Plan:
+    if not FilePath(file).exists():
         known = ", ".join(("tuned", "ones", *data_with_tuned_multipliers()))
-        raise ValueError(f"--multipliers {asked!r} is no file, and none of {known}")
+        raise ValueError(f"--multipliers {file!r} is no file, and none of {known}")
     try:
-        return Tuned.of(Plan.from_json(file.read_text(encoding="utf-8")))
+        return Plan.from_json(FilePath(file).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{asked}: {error}") from None
+        raise ValueError(f"{file}: {error}") from None

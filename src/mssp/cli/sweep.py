@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ class SweepCommand(RunFlags):
     regime: flags.Names = ("II",)
     """I, II, III, or several (default II)"""
     scheme: flags.Names = ("mssp", "mup")
-    """schemes to compare (default mssp mup)"""
+    """schemes to compare: mssp, mup, mup-heuristic, sp, ntp, jiang (default mssp mup)"""
     optimizer: flags.Names = ("sgd",)
     """sgd, adam, adamw, or several (default sgd)"""
     widths: flags.Sizes = (128, 256, 512)
@@ -44,29 +45,28 @@ class SweepCommand(RunFlags):
     """the factor between them (default 2)"""
     lrs: flags.Numbers = ()
     """these learning rates instead"""
-    multipliers: flags.Name = "tuned"
-    """tuned (for this data; the default), ones, a data set's name, or a plan file of mssp tune"""
+    multipliers: flags.Names = ("tuned",)
+    """tuned (for this data; the default), ones, a data set's name, or plan files of mssp tune, one per setting"""
     metric: flags.Name = "train_top5"
     """what runs are judged by: train_ or validation_ top5, accuracy or loss (default train_top5)"""
     markdown: bool = False
     """print Markdown tables"""
 
     def run(self) -> int:
-        from mssp.sweep.learning_rates import METRICS, Rates, transfers, trials
+        from mssp.sweep.learning_rates import Rates, transfers, trials
         from mssp.sweep.progress import watcher
 
         if self.json and self.markdown:
             raise ValueError("--json and --markdown exclude each other")
-        if self.metric not in METRICS:
-            raise ValueError(f"unknown --metric {self.metric!r}: use one of {', '.join(METRICS)}")
-        metric = METRICS[self.metric]
+        self.check_files()
         rates = Rates(positive_int("--lr-points", self.lr_points or 0), self.lr_ratio or 0.0, tuple(self.lrs))
         widths = self._widths()
         backend = self.runner()
         job = self.job(keep_curves=True)
+        metric = self.check_metric(self.metric or "", job.data)
         settings = self._settings(job.data.name)
         asked = trials(settings, widths, self.seeds or 0, rates)
-        name = f"sweep {job.data.name}, {job.schedule.steps} steps of {job.schedule.batch}, {job.precision}"
+        name = f"sweep {job.text}"
         chunks = backend.chunks(asked, job)  # which refuses what cannot be run, before there is a store
         with self.opened() as store:
             study = store.study(name, job.settings)
@@ -77,18 +77,19 @@ class SweepCommand(RunFlags):
             finally:
                 watching.stop()
             found = transfers(study.runs(), metric, asked)
+            print(f"{len(asked)} runs in {self.store}", file=sys.stderr)
             if self.export is not None:
                 from mssp.sweep.export import export
 
                 export(study, self.export)
-        self._show(name, found)
+        self._show(job.text, found)
         return 0
 
-    def _show(self, name: str, found: dict[Setting, Transfer]) -> None:
+    def _show(self, what: str, found: dict[Setting, Transfer]) -> None:
         from mssp.sweep import transfer_text
 
         if self.json:
-            print(json.dumps({"study": name, "settings": transfer_text.as_json(found)}, indent=1))
+            print(json.dumps({"experiment": what, "settings": transfer_text.as_json(found)}, indent=1))
         elif self.markdown:
             print("\n".join(transfer_text.markdown(found)))
         else:
@@ -98,7 +99,9 @@ class SweepCommand(RunFlags):
             from mssp.report.figures import transfer_figure
             from mssp.report.saving import save
 
-            save(transfer_figure({str(setting): transfer for setting, transfer in found.items()}, name), self.plot)
+            panels = {str(setting): transfer for setting, transfer in found.items()}
+            save(transfer_figure(panels, f"Learning-rate transfer: {what}"), self.plot)
+            print(f"figure in {self.plot}", file=sys.stderr)
 
     def _settings(self, data: str) -> dict[Setting, Tuned]:
         from mssp.sweep.learning_rates import Setting
@@ -108,15 +111,16 @@ class SweepCommand(RunFlags):
             check_names(scheme, optimizer, regime)
             check_cell(scheme, regime, optimizer)
             setting = Setting(optimizer, regime, scheme, self.active, self.readout or "zero")
-            found[setting] = multipliers(self.multipliers or "tuned", data, setting)
+            found[setting] = multipliers(self.multipliers, data, setting)
         return found
 
     def _widths(self) -> dict[str, list[int]]:
         """The widths of each regime; a shape that none of its family has is refused before anything is loaded."""
         from mssp.families import family
 
-        if not self.widths:
-            raise ValueError("--widths is empty: say at least one width")
+        for name in ("widths", "regime", "scheme", "optimizer", "multipliers"):
+            if not getattr(self, name):
+                raise ValueError(f"--{name} is empty: say at least one")
         ends = flags.by_regime("--largest", self.largest)
         found = {}
         for regime in self.regime:

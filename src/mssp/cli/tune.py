@@ -7,22 +7,22 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mssp.cli import flags, show
 from mssp.cli.run_flags import RunFlags, multipliers
 from mssp.data.whole_files import replacing
 from mssp.families import family
-from mssp.plan_text import align
+from mssp.planning import Plan
 from mssp.rules import check_cell, check_names
+from mssp.settings import Recipe
 from mssp.shape import positive_int
-from mssp.statistics import Estimate, mean_of
 
 if TYPE_CHECKING:
-    from mssp.sweep.evaluation import Evaluator
     from mssp.sweep.learning_rates import Setting
     from mssp.sweep.trial import Trial
-    from mssp.sweep.tuning import Found, Procedure
+    from mssp.sweep.tuning import Procedure
+    from mssp.sweep.tuning_text import Summary
 
 
 @dataclass
@@ -43,8 +43,10 @@ class TuneCommand(RunFlags):
     """the width N to tune at (default 128)"""
     lr: flags.Number = None
     """the learning rate to start looking around (default 0.01, or that of --multipliers)"""
-    multipliers: flags.Name = "ones"
+    multipliers: flags.Names = ("ones",)
     """where to start: ones (default), tuned (known for this data), a data set's name, or a plan file"""
+    metric: flags.Name = "validation_top5"
+    """what runs are chosen by (default validation_top5)"""
     lr_points: flags.Size = 13
     """learning rates to begin with (default 13)"""
     lr_ratio: flags.Number = 4.0
@@ -64,7 +66,7 @@ class TuneCommand(RunFlags):
     rounds: flags.Size = 3
     """fine grids at most: another is centred on the best while that lies at an edge (default 3)"""
     budget: flags.Size = None
-    """runs of random and optuna (default: as many as grid takes)"""
+    """runs of random and optuna, beside the learning rates (default: as many as grid takes)"""
     early_stop: bool = False
     """look at all runs after an eighth of their steps, and finish the best quarter"""
     seeds: flags.Size = 1
@@ -77,37 +79,53 @@ class TuneCommand(RunFlags):
     """the plan file to write (default tuned.json)"""
 
     def run(self) -> int:
-        from mssp.sweep.evaluation import Evaluator
+        from mssp.sweep.evaluation import Evaluator, study_name
+        from mssp.sweep.export import export
         from mssp.sweep.progress import watcher
-        from mssp.sweep.tuning import METRIC, tune
+        from mssp.sweep.tuning import tune
+        from mssp.sweep.tuning_text import Summary
 
         setting, procedure = self._setting(), self._procedure()
-        target = Path(self.output or "tuned.json")
-        if not target.absolute().parent.is_dir():
-            raise ValueError(f"--output {target}: there is no folder {target.absolute().parent}")
+        target = self._target()
+        self.check_files()
         backend = self.runner()
         job = self.job(keep_curves=False)
+        metric = self.check_metric(self.metric or "", job.data)
         start = self._start(setting, job.data.name)
-        start.plan(job.problem)  # refuses what cannot be run, before there is a store
-        seeds = range(positive_int("--seeds", self.seeds or 0))
+        backend.chunks([start], job)  # refuses what cannot be run, before there is a store
+        seeds = tuple(range(positive_int("--seeds", self.seeds or 0)))
+        new_seeds = range(len(seeds), len(seeds) + self._whole("confirm", 0))
         with self.opened() as store:
-            watching = watcher(METRIC, higher_is_better=True)
-            evaluate = Evaluator(store, backend, job, watching, tuple(seeds), self.early_stop, _tell)
+            watching = watcher(metric.name, metric.higher_is_better)
+            evaluate = Evaluator(store, backend, job, watching, metric, seeds, self.early_stop, _tell)
             try:
                 found = tune(start, procedure, evaluate)
-                confirmed = self._confirmed(found, evaluate, len(seeds))
+                scores = evaluate.per_seed("confirming", found.best, new_seeds) if new_seeds else []
             finally:
                 watching.stop()
-            plan = found.best.plan(job.problem)
-            with replacing(target) as unfinished:
-                unfinished.write_text(plan.json() + "\n", encoding="utf-8")
             if self.export is not None:
-                from mssp.sweep.evaluation import study_name
-                from mssp.sweep.export import export
-
                 export(store.open_study(study_name(job)), self.export)
-        self._show(found, confirmed, target)
+        if math.isinf(found.score):
+            raise ValueError(f"all {len(found.tried)} runs diverged: start from a smaller --lr, or other --multipliers")
+        self._write(target, found.best.plan(job.problem))
+        sign = 1 if metric.higher_is_better else -1
+        self._show(Summary(found, metric, [sign * score for score in scores]), target)
         return 0
+
+    def _target(self) -> Path:
+        target = Path(self.output or "")
+        if not target.name or target.is_dir():
+            raise ValueError(f"--output {self.output!r} is no name for a file")
+        if not target.absolute().parent.is_dir():
+            raise ValueError(f"--output {target}: there is no folder {target.absolute().parent}")
+        return target
+
+    def _write(self, target: Path, plan: Plan) -> None:
+        """The plan, with how it was tuned: a change of that is warned of when the plan is carried on."""
+        recipe = Recipe(batch=self.batch, steps=self.steps)
+        with replacing(target) as unfinished:
+            text = replace(plan, recipe=recipe, tuned_with=recipe).json()
+            unfinished.write_text(f"{text}\n", encoding="utf-8")
 
     def _setting(self) -> Setting:
         from mssp.sweep.learning_rates import Setting
@@ -122,14 +140,17 @@ class TuneCommand(RunFlags):
 
     def _start(self, setting: Setting, data: str) -> Trial:
         """The centre of the search; of the aggregation, the paper's 8/M unless something else is known or asked for."""
-        known = multipliers(self.multipliers or "ones", data, setting)
-        aggregation = float(self.active or 8) if self.multipliers == "ones" else known.aggregation_mult
+        known = multipliers(self.multipliers, data, setting)
+        aggregation = float(self.active or 8) if self.multipliers == ("ones",) else known.aggregation_mult
         trial = setting.trial(self.width or 0, seed=0, lr=known.lr if self.lr is None else self.lr).with_tuned(known)
-        return replace(trial, aggregation_mult=self.aggregation_mult or aggregation)
+        given = self.aggregation_mult
+        return replace(trial, aggregation_mult=aggregation if given is None else given)
 
     def _procedure(self) -> Procedure:
         from mssp.sweep.tuning import Procedure
 
+        if self.budget is not None and self.method == "grid":
+            raise ValueError("--budget is for random and optuna: a grid has as many runs as --points make")
         return Procedure(
             method=self.method or "",
             points=self.points or 0,
@@ -140,73 +161,45 @@ class TuneCommand(RunFlags):
             lr_ratio=self.lr_ratio or 0.0,
             rounds=self.rounds or 0,
             budget=self.budget,
-            seed=self.search_seed or 0,
+            seed=self._whole("search_seed", 0),
         )
 
-    def _confirmed(self, found: Found, evaluate: Evaluator, first: int) -> Estimate:
-        """The best trial again, with seeds the search has not seen."""
-        if not self.confirm:
-            return Estimate(math.nan, math.nan)
-        return mean_of(evaluate.per_seed("confirming", found.best, range(first, first + self.confirm)))
+    def _whole(self, name: str, least: int) -> int:
+        given = getattr(self, name)
+        if given is None or given < least:
+            raise ValueError(f"--{name.replace('_', '-')} must be a whole number of at least {least}, got {given}")
+        return int(given)
 
-    def _show(self, found: Found, confirmed: Estimate, target: Path) -> None:
+    def _show(self, summary: Summary, target: Path) -> None:
         if self.json:
-            print(json.dumps(_as_json(found, confirmed), indent=1))
+            print(json.dumps(summary.json(), indent=1))
         else:
-            heading = (
-                f"Regime {self.regime} · {self.scheme} · {self.optimizer}, N = {self.width}: tuned by {self.method}"
-            )
-            show.lines(_lines(heading, found, confirmed, target), emphasised=[heading])
+            setting = f"Regime {self.regime} · {self.scheme} · {self.optimizer}, N = {self.width}"
+            heading = f"{setting}: tuned by {self.method}"
+            what = f"--regime {self.regime} --scheme {self.scheme} --optimizer {self.optimizer}"
+            closing = f"plan written to {target}: mssp sweep {what} --multipliers {target}"
+            show.lines([*summary.lines(heading, self.early_stop, str(target)), closing], emphasised=[heading])
         if self.plot is not None:
             from mssp.report.figures import heatmaps
             from mssp.report.saving import save
             from mssp.sweep import grids
 
-            tried = [(trial, score) for trial, score in found.tried if trial.lr == found.best.lr]
-            figure = heatmaps(
-                [grids.point_of(trial) for trial, _ in tried],
-                [score for _, score in tried],
-                grids.MULTIPLIERS,
-                grids.point_of(found.best),
-                "validation top-5",
-            )
+            best = summary.found.best
+            # The grid around the best, which the paper's procedure fills and others touch.
+            grid = summary.found.fine or grids.axes(grids.point_of(best), self.points or 0, self.ratio or 0.0)
+            axes = {name: [*values, grids.point_of(best)[name]] for name, values in grid.items()}
+            near = [
+                (grids.point_of(trial), score if summary.metric.higher_is_better else -score)
+                for trial, score in summary.found.tried
+                if trial.lr == best.lr and grids.lies_on(axes, grids.point_of(trial))
+            ]
+            points, scores = zip(*near, strict=True)
+            better, label = summary.metric.higher_is_better, summary.metric.label
+            figure = heatmaps(points, scores, grids.MULTIPLIERS, grids.point_of(best), label, higher_is_better=better)
             save(figure, self.plot)
+            print(f"figure in {self.plot}", file=sys.stderr)
 
 
 def _tell(stage: str, runs: int) -> None:
     if sys.stderr.isatty():
         print(f"{stage}: {runs} runs", file=sys.stderr)
-
-
-def _lines(heading: str, found: Found, confirmed: Estimate, target: Path) -> list[str]:
-    from mssp.sweep import grids
-
-    rows = [["multiplier", "best", *(["of", ""] if found.fine else [])]]
-    for name, value in grids.point_of(found.best).items():
-        axis = found.fine.get(name, ())
-        span = [f"{min(axis):.4g} … {max(axis):.4g}", "at the edge" if name in found.at_edge else ""] if axis else []
-        rows.append([name, f"{value:.6g}", *span])
-    diverged = sum(math.isinf(score) for _, score in found.tried)
-    text = [heading, "", f"lr {found.best.lr:.6g}", "", *align(rows), ""]
-    text.append(
-        f"validation top-5 {found.score:.4f}, the best of {len(found.tried)} runs ({diverged} diverged or stopped)"
-    )
-    if not math.isnan(confirmed.value):
-        text.append(f"with new seeds {confirmed.text(4)} (95% CI)")
-    if found.at_edge:
-        text.append(f"at the edge: more may be better; --multipliers {target} goes on from there")
-    return [*text, f"plan written to {target}: mssp sweep --multipliers {target}"]
-
-
-def _as_json(found: Found, confirmed: Estimate) -> dict[str, Any]:
-    from mssp.sweep import grids
-
-    return {
-        "lr": found.best.lr,
-        "multipliers": grids.point_of(found.best),
-        "aggregation_mult": found.best.aggregation_mult,
-        "validation_top5": found.score,
-        "confirmed": {"value": confirmed.value, "ci": confirmed.ci} if not math.isnan(confirmed.value) else None,
-        "runs": len(found.tried),
-        "at_edge": list(found.at_edge),
-    }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PANELS = 12
 _LEFT, _RIGHT, _BOTTOM, _LINE = 84, 28, 62, 24  # margins, and the height of a line of title or legend
+NEED_PLOTLY = "plots need plotly: pip install 'mssp[report]'"
 _INK, _MUTED, _RULE, _BLANK = "#1a1a1a", "#595959", "#e4e4e4", "#efefef"
 # Magma without its ends: lightness falls evenly, so that widths keep their order in grey and for the colour-blind.
 _LIGHT, _DARK = 0.78, 0.08
@@ -118,7 +119,7 @@ class _Canvas:
         try:
             from plotly.graph_objects import Figure
         except ImportError:
-            raise ValueError("plots need plotly: pip install 'mssp[report]'") from None
+            raise ValueError(NEED_PLOTLY) from None
         ended = self.title if self.title.endswith((".", "?", "!")) else f"{self.title}."
         meta = {"title": self.title, "description": f"{ended} {description}"}
         return Figure(data=self.data, layout=self.layout | {"meta": meta})
@@ -331,6 +332,7 @@ def heatmaps(
     best: Mapping[str, float],
     label: str,
     title: str = "Multipliers around their optimum",
+    higher_is_better: bool = True,
 ) -> Figure:
     """Scores over every two multipliers, the others at the optimum: a triangle of panels, bright where it is good.
 
@@ -351,7 +353,6 @@ def heatmaps(
     axes = _multiplier_axes(places)
     first, second = names[:2]
     middle = planes[first, second].get((_log2(first, best), _log2(second, best)), math.nan)
-    higher = not max(finite) - middle > middle - min(finite)  # an optimum lies near one end of the scores
     count = len(names) - 1
     side = 150 if count > 1 else 320
     canvas = _Canvas(title, (count, count), (side, side), (16, 16), 4, 1)
@@ -365,13 +366,13 @@ def heatmaps(
             axis.update(range=[-0.5, len(labels) - 0.5], showticklabels=outer, ticks="outside" if outer else "")
             axis["title"] = _axis_title(name if outer else "", side)
         canvas.data += [trace | on for trace in _plane_traces(plane, (across, up), axes, best)]
-    low, high = _span(finite, higher, margin=0.0)
+    low, high = _span(finite, higher_is_better, margin=0.0)
     # The colour bar and its label stand in the empty half of the triangle, and in the margin where that is small.
     bar = {"x": (side + 24) / canvas.inner[0], "xanchor": "left", "y": 1, "yanchor": "top", "thickness": 16}
     bar |= {"lenmode": "pixels", "len": side, "ypad": 0, "outlinewidth": 0}
     canvas.note(_lines(textwrap.wrap(label, 24)), size=13, x=(side + 88) / canvas.inner[0], y=1, yanchor="top")
     canvas.widen(side + 88 + 170 - canvas.inner[0])
-    scale = {"colorscale": "Viridis", "reversescale": not higher, "cmin": low, "cmax": high, "colorbar": bar}
+    scale = {"colorscale": "Viridis", "reversescale": not higher_is_better, "cmin": low, "cmax": high, "colorbar": bar}
     canvas.layout |= {"coloraxis": scale, "plot_bgcolor": _BLANK}
     canvas.mark("optimum", mode="markers", marker=_star(_INK, False))
     if len(finite) < sum(map(len, planes.values())):
@@ -533,7 +534,7 @@ def _shades(count: int) -> list[str]:
     try:
         from plotly.colors import sample_colorscale
     except ImportError:
-        raise ValueError("plots need plotly: pip install 'mssp[report]'") from None
+        raise ValueError(NEED_PLOTLY) from None
     shares = [index / max(count - 1, 1) for index in range(count)]
     return list(sample_colorscale("Magma", [_LIGHT + share * (_DARK - _LIGHT) for share in shares]))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mssp.data.whole_files import replacing
-from mssp.report.figures import description_of
+from mssp.report.figures import NEED_PLOTLY, description_of
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -61,6 +61,19 @@ figcaption {{ max-width: 48em; margin: 16px 8px; }}
 """
 
 
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a name that :func:`save` could not write to, or a figure that could not be made, before hours of work."""
+    path = Path(path)
+    if path.suffix.lower() not in _RENDERERS:
+        raise ValueError(f"cannot write {path}: use one of the suffixes {', '.join(_RENDERERS)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.suffix.lower() != ".html" and find_spec("kaleido") is None:
+        raise ValueError(f"cannot write {path}: {_IMAGES_NEED}, and kaleido is not installed; .html needs neither")
+    if find_spec("plotly") is None:
+        raise ValueError(NEED_PLOTLY)
+
+
 def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure to a file of the kind that its suffix names: .html, .svg, .pdf or .png.
 
@@ -73,14 +86,10 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     A page holds all it needs, the description in words too. Equal figures give equal files. The file appears when it is
     complete, in the place of one that was there.
     """
+    check_target(path)
     path = Path(path)
-    render = _RENDERERS.get(path.suffix.lower())
-    if render is None:
-        raise ValueError(f"cannot write {path}: use one of the suffixes {', '.join(_RENDERERS)}")
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
     try:
-        content = render(figure)
+        content = _RENDERERS[path.suffix.lower()](figure)
     except ValueError as error:
         raise ValueError(f"cannot write {path}: {error}") from error
     try:
@@ -147,8 +156,6 @@ def _pdf(figure: Figure) -> bytes:
 
 
 def _image(figure: Figure, kind: str, scale: float = 1) -> bytes:
-    if find_spec("kaleido") is None:
-        raise ValueError(f"{_IMAGES_NEED}, and kaleido is not installed; .html needs neither")
     import kaleido
 
     options: dict[str, Any] = {"format": kind, "scale": scale}

@@ -52,6 +52,15 @@ def rows(study: Study) -> list[dict[str, Parameter]]:
     return _rows(_columns(study.runs()))
 
 
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a name that :func:`export` could not write to, before hours of training."""
+    target, _ = _target(path, _WRITERS)
+    if not target.parent.is_dir():
+        raise ValueError(f"cannot export to {target}: there is no folder {target.parent}")
+    if target.suffix.lower() == ".parquet":
+        _optional("pyarrow", "Parquet")
+
+
 def export(study: Study, path: str | os.PathLike[str]) -> None:
     """Write a study to a file of the kind that its suffix names: .csv, .json, .jsonl or .parquet.
 

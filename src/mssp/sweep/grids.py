@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
@@ -68,6 +69,10 @@ def planes(grid: Mapping[str, Sequence[float]], centre: Point) -> list[dict[str,
 def at_edge(grid: Mapping[str, Sequence[float]], point: Point) -> list[str]:
     """The multipliers whose best value is the first or last of its axis."""
     return [name for name, values in grid.items() if len(values) > 1 and point[name] in (min(values), max(values))]
+
+
+def lies_on(grid: Mapping[str, Sequence[float]], point: Point) -> bool:
+    return all(any(math.isclose(point[name], value) for value in values) for name, values in grid.items())
 
 
 def unique(points: Iterable[Point]) -> list[Point]:

@@ -131,13 +131,13 @@ class Transfer:
     @property
     def wider_is_better(self) -> str:
         """``yes``, ``no`` (some step is significantly worse) or ``stalls``, each width at its own best rate."""
-        return self._trend([self._best_values(width) for width in self.widths])
+        return self._trend([list(self._at_best(width).values()) for width in self.widths])
 
     @property
     def wider_is_better_transferred(self) -> str:
         """The same with every width at the best rate of the smallest."""
         base = self._best_grid_lr(self.widths[0])
-        return self._trend([self._near(width, base) for width in self.widths])
+        return self._trend([list(self._at(width, base).values()) for width in self.widths])
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
@@ -158,12 +158,13 @@ class Transfer:
         by_lr = self._values[width]
         return max(sorted(by_lr), key=lambda lr: fmean(by_lr[lr].values()))
 
-    def _best_values(self, width: int) -> list[float]:
-        return list(self._values[width][self._best_grid_lr(width)].values())
+    def _at_best(self, width: int) -> Mapping[int, float]:
+        return self._values[width][self._best_grid_lr(width)]
 
-    def _near(self, width: int, lr: float) -> list[float]:
-        nearest = min(self._values[width], key=lambda other: abs(math.log2(other / lr)))
-        return list(self._values[width][nearest].values())
+    def _at(self, width: int, lr: float) -> Mapping[int, float]:
+        """By seed, at a rate of another width; nothing where this width was not trained with it."""
+        same = [other for other in self._values[width] if math.isclose(other, lr, rel_tol=1e-6)]
+        return self._values[width][same[0]] if same else {}
 
     def _tops(self, width: int) -> dict[int, float]:
         """For each seed, log2 of its best learning rate."""
@@ -178,16 +179,16 @@ class Transfer:
 
     def _summary(self, width: int, base: float) -> WidthSummary:
         lrs, best = self.lrs(width), self._best_grid_lr(width)
-        own, moved = self._best_values(width), self._near(width, base)
+        own, moved = self._at_best(width), self._at(width, base)
         # Seeds are paired: both rates start from the same weights and see the same batches.
-        lost = [mine - theirs for mine, theirs in zip(own, moved, strict=False)]
+        lost = [own[seed] - moved[seed] for seed in own if seed in moved]
         return WidthSummary(
             width,
             mean_of(list(self._tops(width).values())),
             best,
             best in (lrs[0], lrs[-1]) and len(lrs) > 1,
-            self._as_shown(mean_of(own)),
-            self._as_shown(mean_of(moved)),
+            self._as_shown(mean_of(list(own.values()))),
+            self._as_shown(mean_of(list(moved.values()))),
             mean_of(lost) if all(map(math.isfinite, lost)) else Estimate(math.inf, math.nan),
             self._largest_stable(width),
         )
@@ -203,7 +204,7 @@ class Transfer:
 
     def _trend(self, groups: Sequence[list[float]]) -> str:
         pairs = list(pairwise(groups))
-        if not pairs or min(len(group) for group in groups) < 2:
+        if not pairs or min(len(group) for group in groups) < 2 or not all(map(math.isfinite, groups[0])):
             return "unclear"
         # As many tests as there are steps: the level is shared among them.
         if any(_greater(before, after) < _LEVEL / len(pairs) for before, after in pairs):

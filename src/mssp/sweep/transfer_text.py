@@ -16,7 +16,7 @@ _TREND = {
     "yes": "yes",
     "no": "no: some wider model is significantly worse",
     "stalls": "stalls: the widest is not significantly better than the narrowest",
-    "unclear": "unclear: it takes two widths and two seeds",
+    "unclear": "unclear: it takes two widths and two seeds, the narrowest of which trains",
 }
 
 

@@ -5,13 +5,14 @@
 ``random``   the same broad and fine ranges, at random, then all pairs of multipliers around the best, over and over.
 ``optuna``   a sampler that learns from what it has seen (TPE), asked and told in batches.
 
-All choose by validation top-5. With replicas the full grid is minutes on one GPU, so there is no need to skip it.
+All choose by validation top-5, or another metric. With replicas the full grid is minutes on one GPU, so there is no
+need to skip it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mssp.settings import positive
@@ -21,8 +22,7 @@ from mssp.sweep.grids import Point
 from mssp.sweep.trial import Trial
 
 METHODS = ("grid", "random", "optuna")
-METRIC = "validation_top5"
-_CENTRE: Point = dict.fromkeys(grids.MULTIPLIERS, 1.0)
+_PATIENCE = 4  # as many batches as the budget has: a sampler repeats itself, and repetitions cost nothing
 Scores = Mapping[str, float]  # by the key of a trial; minus infinity where it diverged
 Evaluate = Callable[[str, Sequence[Trial]], Scores]
 
@@ -37,7 +37,8 @@ class Procedure:
         broad_points, broad_ratio: of the broad one before it.
         lr_points, lr_ratio: of the sweep of the learning rate that comes first.
         rounds: fine grids at most; the next is centred on the best of the last, and made while that lies at an edge.
-        budget: runs of ``random`` and ``optuna``, after the learning rate; None for as many as ``grid`` takes.
+        budget: runs of ``random`` and ``optuna`` after the learning rate; None for as many as ``grid`` takes with one
+            fine grid.
         seed: of what is random in the search itself.
     """
 
@@ -73,7 +74,7 @@ class Procedure:
     def reach(self) -> int:
         """How many steps of ``ratio`` up or down from the centre the two grids reach."""
         broad = (self.broad_points - 1) / 2 * math.log(self.broad_ratio, self.ratio)
-        return round(broad + (self.points - 1) / 2)
+        return math.ceil(broad + (self.points - 1) / 2 - 1e-9)
 
 
 @dataclass(frozen=True)
@@ -125,16 +126,20 @@ class _Search:
         self.tried: dict[str, tuple[Trial, float]] = {}
         self._evaluate = evaluate
 
-    def ask(self, stage: str, trials: Sequence[Trial]) -> list[float]:
+    def ask(self, stage: str, trials: Sequence[Trial]) -> None:
         scores = self._evaluate(stage, trials)
         for trial in trials:
             self.tried[trial.key] = trial, scores[trial.key]
             if scores[trial.key] > self.score:  # the first of equals: results do not depend on the order of arrival
                 self.best, self.score = trial, scores[trial.key]
-        return [scores[trial.key] for trial in trials]
 
-    def ask_points(self, stage: str, points: Sequence[Point]) -> list[float]:
-        return self.ask(stage, [grids.at(self.best, point) for point in points])
+    def ask_points(self, stage: str, points: Sequence[Point]) -> None:
+        if points:
+            self.ask(stage, [grids.at(self.best, point) for point in points])
+
+    def new(self, points: Sequence[Point]) -> list[Point]:
+        """Points that have not been tried, each once."""
+        return [point for point in grids.unique(points) if grids.at(self.best, point).key not in self.tried]
 
     def found(self, fine: Mapping[str, Sequence[float]]) -> Found:
         edges = grids.at_edge(fine, grids.point_of(self.best))
@@ -142,23 +147,28 @@ class _Search:
 
 
 def _at_random(search: _Search, procedure: Procedure) -> None:
-    """Half of the budget at random over everything a grid search reaches, then plane after plane around the best."""
+    """Half of the budget at random over everything a grid search reaches, then pairs of multipliers around the best.
+
+    Where no pair is new, the rest is spent at random again.
+    """
     everything = grids.axes(grids.point_of(search.best), 2 * procedure.reach + 1, procedure.ratio)
-    at_random = grids.some(everything, procedure.runs // 2, procedure.seed)
-    left = procedure.runs - len(at_random)
-    search.ask_points("at random", at_random)
-    for number, planes in enumerate(_planes_around_best(search, procedure)):
-        new = [point for point in planes if grids.at(search.best, point).key not in search.tried][:left]
-        if not new:
-            break
-        search.ask_points(f"pairs {number + 1}", new)
-        left -= len(new)
+    left, number = procedure.runs, 0
+    while left > 0:
+        number += 1
+        pairs = search.new(_pairs_around_best(search, procedure)) if number > 1 else []
+        # Enough more that some are new, whatever has been tried.
+        at_random = grids.some(everything, len(search.tried) + procedure.runs, procedure.seed + number)
+        count = left if number > 1 else procedure.runs // 2
+        chosen = (pairs or search.new(at_random))[: max(1, min(count, left))]
+        if not chosen:  # every point there is
+            return
+        search.ask_points(f"{'pairs' if pairs else 'at random'} {number}", chosen)
+        left -= len(chosen)
 
 
-def _planes_around_best(search: _Search, procedure: Procedure) -> Iterator[list[Point]]:
-    while True:
-        centre = grids.point_of(search.best)
-        yield grids.unique(grids.planes(grids.axes(centre, procedure.points, procedure.ratio), centre))
+def _pairs_around_best(search: _Search, procedure: Procedure) -> list[Point]:
+    centre = grids.point_of(search.best)
+    return grids.unique(grids.planes(grids.axes(centre, procedure.points, procedure.ratio), centre))
 
 
 def _with_optuna(search: _Search, procedure: Procedure, batch: int = 64) -> None:
@@ -170,16 +180,19 @@ def _with_optuna(search: _Search, procedure: Procedure, batch: int = 64) -> None
     # Constant liar: what is asked in one batch must differ, though nothing is told in between.
     sampler = optuna.samplers.TPESampler(seed=procedure.seed, constant_liar=True, n_startup_trials=batch)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    reach = procedure.reach
-    centre = grids.point_of(search.best)
-    left, number = procedure.runs, 0
-    while left > 0:
+    reach, centre = procedure.reach, grids.point_of(search.best)
+    left = procedure.runs
+    for number in range(_PATIENCE * -(-procedure.runs // batch)):
         asked = [study.ask() for _ in range(min(batch, left))]
         points = [
             {name: centre[name] * procedure.ratio ** each.suggest_int(name, -reach, reach) for name in centre}
             for each in asked
         ]
-        scores = search.ask_points(f"batch {number + 1}", points)
-        for each, score in zip(asked, scores, strict=True):
+        new = search.new(points)
+        search.ask_points(f"batch {number + 1}", new)
+        for each, point in zip(asked, points, strict=True):
+            _, score = search.tried[grids.at(search.best, point).key]
             study.tell(each, max(score, 0.0))  # a run that diverged is as bad as one that gets nothing right
-        left, number = left - len(asked), number + 1
+        left -= len(new)
+        if left <= 0:
+            return

@@ -1,0 +1,73 @@
+"""What a search found, as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mssp.plan_text import align
+from mssp.statistics import mean_of
+from mssp.sweep import grids
+from mssp.sweep.transfer import Metric
+from mssp.sweep.tuning import Found
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A search's result, and what its choice gave with other seeds (not finite where it diverged)."""
+
+    found: Found
+    metric: Metric
+    confirmed: Sequence[float]
+
+    @property
+    def score(self) -> float:
+        """In the metric's own terms."""
+        return self.found.score if self.metric.higher_is_better else -self.found.score
+
+    @property
+    def lost(self) -> int:
+        return sum(not math.isfinite(value) for value in self.confirmed)
+
+    def lines(self, heading: str, early_stop: bool, target: str) -> list[str]:
+        found = self.found
+        without = sum(math.isinf(score) for _, score in found.tried)
+        fate = "diverged or were stopped" if early_stop else "diverged"
+        text = [heading, "", f"lr {found.best.lr:.6g}", "", *align(self._rows()), ""]
+        text.append(f"{self.metric.label} {self.score:.4f}, the best of {len(found.tried)} runs ({without} {fate})")
+        if self.confirmed:
+            lost = f", and {self.lost} of {len(self.confirmed)} diverged" if self.lost else ""
+            text.append(f"with {len(self.confirmed)} new seeds {mean_of(self.confirmed).text(4)} (95% CI){lost}")
+        if found.at_edge:
+            text.append(f"at the edge: more may be better; --multipliers {target} goes on from there")
+        return text
+
+    def _rows(self) -> list[list[str]]:
+        fine = self.found.fine
+        rows = [["multiplier", "best", *(["of", ""] if fine else [])]]
+        for name, value in grids.point_of(self.found.best).items():
+            axis = fine.get(name, ())
+            edge = "at the edge" if name in self.found.at_edge else ""
+            rows.append([name, f"{value:.6g}", *([f"{min(axis):.4g} … {max(axis):.4g}", edge] if axis else [])])
+        return rows
+
+    def json(self) -> dict[str, Any]:
+        mean = mean_of(self.confirmed)
+        new_seeds = {
+            "mean": mean.value if math.isfinite(mean.value) else None,
+            "ci": mean.ci if math.isfinite(mean.ci) else None,
+            "seeds": len(self.confirmed),
+            "diverged": self.lost,
+        }
+        return {
+            "lr": self.found.best.lr,
+            "multipliers": grids.point_of(self.found.best),
+            "aggregation_mult": self.found.best.aggregation_mult,
+            "metric": self.metric.name,
+            "best": self.score,
+            "new_seeds": new_seeds if self.confirmed else None,
+            "runs": len(self.found.tried),
+            "at_edge": list(self.found.at_edge),
+        }
