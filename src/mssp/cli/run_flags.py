@@ -123,25 +123,26 @@ def _device_text() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
 
 
-def multipliers(asked: Sequence[str], data: str, setting: Setting) -> Tuned:
-    """``tuned`` for this data, ``ones``, another data set's, or those in the plan file that is for this setting."""
+def multipliers(asked: Sequence[str], data: str, setting: Setting, for_any: bool = False) -> Tuned:
+    """``tuned`` for this data, ``ones``, another data set's, or those in the plan file that is for this setting.
+
+    Args:
+        for_any: take a plan file of another setting too, as a place to start from.
+    """
     if list(asked) == ["ones"]:
         return Tuned(_ONES)
     if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
         return tuned(data if asked[0] == "tuned" else asked[0], **asdict(setting))
+    wanted = (setting.optimizer, setting.regime, setting.scheme, setting.readout)
     plans = {file: _plan_in(file) for file in asked}
     for file, plan in plans.items():
-        if (plan.optimizer, plan.regime, plan.scheme, plan.readout) == (
-            setting.optimizer, setting.regime, setting.scheme, setting.readout,
-        ):  # fmt: skip
+        if for_any or (plan.optimizer, plan.regime, plan.scheme, plan.readout) == wanted:
             try:
                 return Tuned.of(plan)
             except ValueError as error:
                 raise ValueError(f"{file}: {error}") from None
-    held = "; ".join(
-        f"{file} is for Regime {each.regime}, {each.scheme}, {each.optimizer}" for file, each in plans.items()
-    )
-    raise ValueError(f"--multipliers has none for {setting}: {held}")
+    held = [f"{file} is for Regime {plan.regime}, {plan.scheme}, {plan.optimizer}" for file, plan in plans.items()]
+    raise ValueError(f"--multipliers has none for {setting}: {'; '.join(held)}")
 
 
 def _plan_in(file: str) -> Plan:

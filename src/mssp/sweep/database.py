@@ -83,7 +83,7 @@ def check(path: Path) -> None:
         raise ValueError(f"{path}: it is empty, not a run store; remove it or choose another path")
     # To read a file without a log makes an empty one, which only a writer may take away again.
     logs = (path.with_name(path.name + end) for end in ("-wal", "-journal"))
-    mode = "ro" if any(log.exists() and log.stat().st_size for log in logs) else "rw"
+    mode = "ro" if any(_size(log) for log in logs) else "rw"
     with plain_errors(path), closing(connect(path, mode)) as database:
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -95,6 +95,14 @@ def check(path: Path) -> None:
         (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise ValueError(f"{path}: {_REASONS[sqlite3.SQLITE_CORRUPT]} ({' '.join(verdict.split())})")
+
+
+def _size(path: Path) -> int:
+    """0 for a file that is not there, or no longer: another process may take its log away at any time."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
