@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -65,12 +65,12 @@ class Lockstep:
 
     def step(self, x: Tensor, targets: Tensor) -> Tensor:
         """One update of every replica; its loss, accuracy and top-5 before the update, [R, 3]."""
-        if self._recorded is None:
+        if self._recorded is not None and self._recorded.fits(x, targets):
+            found = self._recorded.replay(x, targets)
+        else:
             found = self._step(x, targets)
             if self._eager_steps and self.steps == self._eager_steps:
                 self._recorded = _Recorded(self._step, x, targets)
-        else:
-            found = self._recorded.replay(x, targets)
         self.steps += 1
         return found
 
@@ -109,11 +109,6 @@ class Lockstep:
         """For each replica the number of updates after which its loss was no longer finite, None if it always was."""
         return [None if step < 0 else step for step in self._diverged_at.tolist()]
 
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The parameters by name, [R, ...]."""
-        return self.parameters
-
     def _mark_diverged(self, losses: Tensor) -> None:
         finite = losses.isfinite()
         torch.where(self._alive & ~finite, self._updates, self._diverged_at, out=self._diverged_at)
@@ -128,6 +123,9 @@ class _Recorded:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._found = step(self._x, self._targets)
+
+    def fits(self, x: Tensor, targets: Tensor) -> bool:
+        return (x.shape, targets.shape) == (self._x.shape, self._targets.shape)
 
     def replay(self, x: Tensor, targets: Tensor) -> Tensor:
         self._x.copy_(x)

@@ -377,7 +377,8 @@ def heatmaps(
     canvas.mark("optimum", mode="markers", marker=_star(_INK, False))
     if len(finite) < sum(map(len, planes.values())):
         canvas.mark("diverged", mode="markers", marker=_CROSS)
-    canvas.mark("not run", mode="markers", marker={"symbol": "square", "size": 13, "color": _BLANK} | _EDGE)
+    if any(len(plane) < math.prod(len(axes[name][1]) for name in pair) for pair, plane in planes.items()):
+        canvas.mark("not run", mode="markers", marker={"symbol": "square", "size": 13, "color": _BLANK} | _EDGE)
     canvas.legend("legend2", 0)
     where = ", ".join(f"{name} {best[name]:.4g}" for name in names)
     return canvas.figure(
