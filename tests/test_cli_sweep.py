@@ -26,14 +26,18 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_sweep(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
     flags = ["--widths", "32", "16", "--lr-points", "3", "--multipliers", "ones", "--optimizer", "adam", *SMALL]
-    assert main(["sweep", *flags, "--export", "runs.csv", "--plot", "transfer.html"]) == 0
+    assert (
+        main(["sweep", *flags, "--export", "runs.csv", "--plot", "transfer.html", "--plot-scaling", "scaling.html"])
+        == 0
+    )
     out = capsys.readouterr().out
     assert "Regime II · mssp · adam: top-5 training accuracy, end of training, 2 seeds" in out
     assert "Regime II · mup · adam" in out
     assert "wider is better, each at its own best lr: " in out
     assert [line.split()[0] for line in out.splitlines() if line[:2] in ("16", "32")] == ["16", "32"] * 2
     assert len((elsewhere / "runs.csv").read_text().splitlines()) == 1 + 2 * 2 * 3 * 2
-    assert "<title>" in (elsewhere / "transfer.html").read_text()[:2000]
+    for figure in ("transfer.html", "scaling.html"):
+        assert "<title>" in (elsewhere / figure).read_text()[:2000]
     with Store(elsewhere / "runs.sqlite", must_exist=True) as store:
         assert store.studies() == ["sweep clusters, 8 steps of 10, 50 held out, float32"]
     # Once more, from the store.

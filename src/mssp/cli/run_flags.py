@@ -80,16 +80,17 @@ class RunFlags:
             return Ray(self.device or "auto")
         raise ValueError(f"unknown --backend {self.backend!r}: use local or ray")
 
-    def check_files(self) -> None:
+    def check_files(self, *more_figures: str | None) -> None:
         """Refuse names that could not be written to, before anything is trained."""
         if self.export is not None:
             from mssp.sweep import export
 
             export.check_target(self.export)
-        if self.plot is not None:
-            from mssp.report import saving
+        for figure in (self.plot, *more_figures):
+            if figure is not None:
+                from mssp.report import saving
 
-            saving.check_target(self.plot)
+                saving.check_target(figure)
 
     def check_metric(self, name: str, data: Dataset) -> Metric:
         from mssp.sweep.learning_rates import METRICS

@@ -49,6 +49,8 @@ class SweepCommand(RunFlags):
     """tuned (for this data; the default), ones, a data set's name, or plan files of mssp tune, one per setting"""
     metric: flags.Name = "train_top5"
     """what runs are judged by: train_ or validation_ top5, accuracy or loss (default train_top5)"""
+    plot_scaling: flags.Path = None
+    """write a figure of the best scores over the width"""
     markdown: bool = False
     """print Markdown tables"""
 
@@ -58,7 +60,7 @@ class SweepCommand(RunFlags):
 
         if self.json and self.markdown:
             raise ValueError("--json and --markdown exclude each other")
-        self.check_files()
+        self.check_files(self.plot_scaling)
         rates = Rates(positive_int("--lr-points", self.lr_points or 0), self.lr_ratio or 0.0, tuple(self.lrs))
         widths = self._widths()
         backend = self.runner()
@@ -95,13 +97,19 @@ class SweepCommand(RunFlags):
         else:
             headings = [transfer_text.heading(setting, transfer) for setting, transfer in found.items()]
             show.lines(transfer_text.lines(found), emphasised=headings)
-        if self.plot is not None:
-            from mssp.report.figures import transfer_figure
-            from mssp.report.saving import save
+        if self.plot is None and self.plot_scaling is None:
+            return
+        from mssp.report.figures import scaling_figure, transfer_figure
+        from mssp.report.saving import save
 
-            panels = {str(setting): transfer for setting, transfer in found.items()}
-            save(transfer_figure(panels, f"Learning-rate transfer: {what}"), self.plot)
-            print(f"figure in {self.plot}", file=sys.stderr)
+        panels = {str(setting): transfer for setting, transfer in found.items()}
+        for path, draw, title in (
+            (self.plot, transfer_figure, "Learning-rate transfer"),
+            (self.plot_scaling, scaling_figure, "Is wider better?"),
+        ):
+            if path is not None:
+                save(draw(panels, f"{title} {what}"), path)
+                print(f"figure in {path}", file=sys.stderr)
 
     def _settings(self, data: str) -> dict[Setting, Tuned]:
         from mssp.sweep.learning_rates import Setting
