@@ -122,16 +122,20 @@ def test_data_from_a_file(capsys: pytest.CaptureFixture[str], elsewhere: Path) -
         (["--readout", "one"], "readout"),
     ],
 )
-def test_mistakes_get_one_line_and_leave_nothing(
+def test_mistakes_in_sweeps(
     flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str], elsewhere: Path
 ) -> None:
-    base = ["--widths", "16", "--lr-points", "2", "--multipliers", "ones", *SMALL]
-    assert main(["sweep", *base, *flags]) == 2
-    err = capsys.readouterr().err
+    base = ["sweep", "--widths", "16", "--lr-points", "2", "--multipliers", "ones", *SMALL]
+    assert main([*base, *flags]) == 2
+    check_one_line(capsys.readouterr().err, complaint, elsewhere)
+
+
+def check_one_line(err: str, complaint: str, folder: Path) -> None:
+    """A mistake is one line, and leaves nothing behind."""
     assert err.startswith("mssp: error: ")
     assert len(err.splitlines()) == 1
     assert complaint in err
-    assert list(elsewhere.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -154,10 +158,7 @@ def test_mistakes_in_tuning(
     flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str], elsewhere: Path
 ) -> None:
     assert main(["tune", "--width", "32", *SMALL, *flags]) == 2
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1
-    assert complaint in err
-    assert list(elsewhere.iterdir()) == []
+    check_one_line(capsys.readouterr().err, complaint, elsewhere)
 
 
 def test_plan_files_are_for_one_setting_each(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import mssp
@@ -42,8 +44,23 @@ def test_what_nobody_tuned_is_said() -> None:
         tuned("mnist", "sgd", "II", "mssp")
     with pytest.raises(ValueError, match="no multipliers were tuned on tinyimagenet for adamw, Regime II, mssp, 3"):
         tuned("tinyimagenet", "adamw", "II", "mssp", active=3)
-    plan = mssp.plan(family("II", 128), regime="II", lr=1.0, init_mult={"router": 2.0})
-    with pytest.raises(ValueError, match="its init_mult by role, cannot be used here"):
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"init_mult": {"router": 2.0}}, "the plan's init_mult by role cannot be used here"),
+        ({"init_std": 0.02}, "the plan's init_std cannot"),
+        ({"weight_decay": 0.3}, "the plan's weight decay cannot"),
+        ({"eps": 1e-4}, "the plan's eps cannot"),
+        ({"recipe": mssp.Recipe(betas=(0.9, 0.95))}, "the plan's betas cannot"),
+        ({"base": family("II", 64)}, "the plan's base cannot"),
+        ({"as_printed": True}, "the plan's as_printed cannot"),
+    ],
+)
+def test_a_plan_that_says_more_is_not_used_in_part(settings: dict[str, Any], complaint: str) -> None:
+    plan = mssp.plan(family("II", 128), regime="II", lr=1.0, **settings)
+    with pytest.raises(ValueError, match=complaint):
         Tuned.of(plan)
 
 

@@ -25,6 +25,7 @@ from mssp.settings import ALL, WEIGHT_ROLES, PlanWarning, Recipe
 from mssp.shape import Shape
 from mssp.values import Values
 
+DEFAULT_EPS = 1e-8  # Adam's, at the base
 _FORWARD = {"aggregation": Power(K=-1), "residual": Power(L=-1), "tied_readout": Power(N=-1)}
 
 
@@ -248,7 +249,7 @@ def plan(
         optimizer=optimizer,
         regime=regime,
         lr=settings.positive("lr", lr),
-        eps=settings.positive("eps", eps) if eps is not None else None if optimizer == "sgd" else 1e-8,
+        eps=settings.positive("eps", eps) if eps is not None else None if optimizer == "sgd" else DEFAULT_EPS,
         weight_decay=settings.positive_or_zero("weight_decay", weight_decay),
         readout=readout,
         as_printed=as_printed,

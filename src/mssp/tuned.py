@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from mssp.planning import Plan
+from mssp.planning import DEFAULT_EPS, Plan
 
 TUNED_ROLES = ("embedding", "router", "expert_in", "expert_out", "readout")
 
@@ -37,9 +37,20 @@ class Tuned:
 
     @classmethod
     def of(cls, plan: Plan) -> Tuned:
-        """What a plan file carries; init multipliers by role are not ours to split."""
-        if set(plan.init_mult) - {"all"} or plan.init_std:
-            raise ValueError("the plan's init_std, or its init_mult by role, cannot be used here: only one for all can")
+        """What a plan file carries; one that says more than a trial can hold is refused, not used in part."""
+        more = {
+            "base": plan.base is not None,
+            "init_std": bool(plan.init_std),
+            "init_mult by role": bool(set(plan.init_mult) - {"all"}),
+            "weight decay": plan.weight_decay != 0,
+            "eps": plan.eps not in (None, DEFAULT_EPS),
+            "betas": plan.recipe.betas is not None,
+            "as_printed": plan.as_printed,
+            "grad_scale": plan.grad_scale,
+        }
+        for name, is_said in more.items():
+            if is_said:
+                raise ValueError(f"the plan's {name} cannot be used here: only a plan like those of mssp tune can")
         return cls(plan.lr, plan.init_mult.get("all", 1.0), dict(plan.lr_mult), plan.aggregation_mult)
 
 

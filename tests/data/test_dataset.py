@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mssp.data import Dataset, Split, batches, subset
+from mssp.data import Dataset, Split, subset
+from mssp.data.streams import single_pass
 
 
 def split(inputs: Any, targets: list[int], dtype: Any = np.float32) -> Split:
@@ -20,6 +21,10 @@ IMAGES = split(np.arange(24).reshape(2, 2, 2, 3), [0, 1], np.uint8)
 
 def vectors(**changed: Any) -> Dataset:
     return Dataset(**{"name": "three", "classes": 3, "train": VECTORS, "validation": VECTORS, **changed})
+
+
+def batches(seed: Any, examples: int, batch: Any, steps: Any) -> npt.NDArray[np.int64]:
+    return single_pass(seed, examples, batch, steps, things="examples", name="the dataset")
 
 
 def test_vectors_are_taken_as_they_are() -> None:

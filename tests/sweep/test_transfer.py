@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mssp.sweep.learning_rates import METRICS, Rates, Setting
+from mssp.sweep.learning_rates import METRICS, LearningRates, Setting
 from mssp.sweep.transfer import Metric, Score, Transfer, top_of_parabola
 from mssp.sweep.transfer_text import as_json, lines
 
@@ -150,9 +150,9 @@ def test_parabolas() -> None:
 
 
 def test_rates_and_metrics() -> None:
-    assert Rates().around(0.1) == pytest.approx([0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
-    assert Rates(given=(3.0, 1.0)).around(0.1) == [1.0, 3.0]
+    assert LearningRates().around(0.1) == pytest.approx([0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
+    assert LearningRates(given=(3.0, 1.0)).around(0.1) == [1.0, 3.0]
     with pytest.raises(ValueError, match="the ratio of learning rates must be more than 1"):
-        Rates(ratio=0.5)
+        LearningRates(ratio=0.5)
     assert METRICS["train_top5"].higher_is_better
     assert not METRICS["validation_loss"].higher_is_better

@@ -134,10 +134,11 @@ def multipliers(asked: Sequence[str], data: str, setting: Setting, for_any: bool
         return Tuned(_ONES)
     if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
         return tuned(data if asked[0] == "tuned" else asked[0], **asdict(setting))
-    wanted = (setting.optimizer, setting.regime, setting.scheme, setting.readout)
+    wanted = (setting.optimizer, setting.regime, setting.scheme, setting.readout, (setting.active or 8) / 8)
     plans = {file: _plan_in(file) for file in asked}
     for file, plan in plans.items():
-        if for_any or (plan.optimizer, plan.regime, plan.scheme, plan.readout) == wanted:
+        active = plan.target.active / plan.target.experts
+        if for_any or (plan.optimizer, plan.regime, plan.scheme, plan.readout, active) == wanted:
             try:
                 return Tuned.of(plan)
             except ValueError as error:

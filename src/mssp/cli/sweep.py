@@ -55,13 +55,13 @@ class SweepCommand(RunFlags):
     """print Markdown tables"""
 
     def run(self) -> int:
-        from mssp.sweep.learning_rates import Rates, transfers, trials
+        from mssp.sweep.learning_rates import LearningRates, transfers, trials
         from mssp.sweep.progress import watcher
 
         if self.json and self.markdown:
             raise ValueError("--json and --markdown exclude each other")
         self.check_files(self.plot_scaling)
-        rates = Rates(positive_int("--lr-points", self.lr_points or 0), self.lr_ratio or 0.0, tuple(self.lrs))
+        rates = LearningRates(positive_int("--lr-points", self.lr_points or 0), self.lr_ratio or 0.0, tuple(self.lrs))
         widths = self._widths()
         backend = self.runner()
         job = self.job(keep_curves=True)

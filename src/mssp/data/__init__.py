@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mssp.data.dataset import Dataset, Split, batches, subset
+    from mssp.data.dataset import Dataset, Split, subset
     from mssp.data.images import from_folder, from_npz, save_npz
     from mssp.data.text import Tokens, from_text_file, python_source
 
 _HOMES = {
-    "dataset": ("Dataset", "Split", "batches", "subset"),
+    "dataset": ("Dataset", "Split", "subset"),
     "images": ("from_folder", "from_npz", "save_npz"),
     "text": ("Tokens", "from_text_file", "python_source"),
 }
@@ -31,7 +31,7 @@ _MAKERS = {"clusters": "clusters", "tinyimagenet": "downloads", "cifar10": "down
 NAMES = tuple(_MAKERS)
 
 __all__ = [
-    "NAMES", "Dataset", "Split", "Tokens", "batches", "from_folder", "from_npz", "from_text_file", "load",
+    "NAMES", "Dataset", "Split", "Tokens", "from_folder", "from_npz", "from_text_file", "load",
     "python_source", "save_npz", "subset",
 ]  # fmt: skip
 

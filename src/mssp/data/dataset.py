@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, prod
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -124,8 +124,8 @@ class Dataset:
         return flat
 
     def batches(self, seed: int, batch: int, steps: int) -> npt.NDArray[np.int64]:
-        """The training examples of each step, [steps, batch]: :func:`batches` of this dataset."""
-        return batches(seed, len(self.train), batch, steps, name=self.name)
+        """The training examples of each step, [steps, batch]: a single pass, in an order that the seed decides."""
+        return single_pass(seed, len(self.train), batch, steps, things="examples", name=self.name)
 
     def first_classes(self, classes: int) -> Dataset:
         """The problem of telling its first classes apart."""
@@ -135,17 +135,6 @@ class Dataset:
             return self
         train, validation = (_of_first_classes(split, classes) for split in (self.train, self.validation))
         return replace(self, classes=classes, train=train, validation=validation)
-
-
-def batches(
-    seed: SupportsIndex, examples: int, batch: SupportsIndex, steps: SupportsIndex, name: str = "the dataset"
-) -> npt.NDArray[np.int64]:
-    """The examples of each step, [steps, batch]: a single pass, in an order that depends on the seed alone.
-
-    >>> batches(seed=0, examples=6, batch=2, steps=2).tolist()
-    [[3, 0], [2, 4]]
-    """
-    return single_pass(seed, examples, batch, steps, things="examples", name=name)
 
 
 def subset(split: Split, count: int, seed: int = 0) -> Split:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -128,7 +128,7 @@ class Local:
     """This process, on one device."""
 
     device: torch.device
-    _feeds: dict[str, Feed] = field(default_factory=dict)
+    _feed: Feed | None = None
 
     def chunks(self, trials: Sequence[Trial], job: Job) -> list[list[NewRun]]:
         return plan_chunks(trials, job, self.device)
@@ -136,9 +136,9 @@ class Local:
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
         """Chunks that others are at are waited for, and taken over should they die."""
         asked = begin(study, job, watcher, trials)
-        if job.data.checksum not in self._feeds:
-            self._feeds = {job.data.checksum: Feed(job.data, self.device)}  # of one data set at a time
-        feed = self._feeds[job.data.checksum]
+        if self._feed is None or self._feed.data is not job.data:  # stages of a search share it
+            self._feed = Feed(job.data, self.device)
+        feed = self._feed
         while True:
             chunk = study.claim(asked)
             if chunk is None:

@@ -52,10 +52,10 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Rates:
+class LearningRates:
     """Learning rates a factor apart around a setting's tuned one, or the same for all.
 
-    >>> Rates(points=4, ratio=2.0).around(0.1)
+    >>> LearningRates(points=4, ratio=2.0).around(0.1)
     [0.05, 0.1, 0.2, 0.4]
     """
 
@@ -77,7 +77,7 @@ class Rates:
 
 
 def trials(
-    settings: Mapping[Setting, Tuned], widths: Mapping[str, Sequence[int]], seeds: int, rates: Rates
+    settings: Mapping[Setting, Tuned], widths: Mapping[str, Sequence[int]], seeds: int, rates: LearningRates
 ) -> list[Trial]:
     """Every run of the experiment; ``widths`` by regime."""
     return [

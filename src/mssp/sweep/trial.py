@@ -48,7 +48,6 @@ class Trial:
     aggregation_mult: float = 1.0
     active: int | None = None
     readout: str = "zero"
-    eps: float | None = None
 
     def with_tuned(self, tuned: Tuned) -> Trial:
         """This trial with a setting's multipliers, at its own learning rate."""
@@ -69,7 +68,6 @@ class Trial:
             regime=self.regime,
             scheme=self.scheme,
             optimizer=self.optimizer,
-            eps=self.eps,
             readout=self.readout,
         )
         return untuned.retuned(
