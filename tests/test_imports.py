@@ -17,7 +17,7 @@ PACKAGE = Path(mssp.__file__).parent
 ORDER = [
     "shape", "power", "rules", "regime", "settings", "fans", "plan_json", "plan_text", "values", "planning", "reasons",
     "explain", "families", "tuned", "statistics", "param_info", "description", "draws", "initial", "apply", "nn",
-    "data", "replicas", "sweep", "report", "cli", "__main__",
+    "data", "measure", "replicas", "theory", "sweep", "coordcheck", "report", "cli", "__main__",
 ]  # fmt: skip
 
 
@@ -61,9 +61,15 @@ ORDER_WITHIN = {
     "data": [
         "arguments", "streams", "whole_files", "dataset", "clusters", "text", "image_files", "images", "downloads",
     ],
-    "replicas": [
-        "replica", "kernels", "optimizers", "program", "mlp", "module", "metrics", "lockstep", "memory", "training",
+    "measure": [
+        "magnitudes", "linear_maps", "experts", "routing", "mlp", "recording", "modules", "writers", "monitor",
     ],
+    "replicas": [
+        "replica", "kernels", "optimizers", "program", "mlp", "module", "metrics", "lockstep", "watching", "memory",
+        "training",
+    ],
+    "theory": ["propagation", "scaling", "expected", "simulation"],
+    "coordcheck": ["series", "fit", "judgement", "causes", "result", "text", "numerics", "mlp_runs", "module_runs"],
     "sweep": [
         "owner", "database", "store", "export", "trial", "transfer", "learning_rates", "transfer_text", "execution",
         "on_ray", "progress", "grids", "tuning", "tuning_text", "evaluation",

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mssp.apply import check_schedule, initialize, param_groups, scale_gradients, verify
+    from mssp.coordcheck.module_runs import check
     from mssp.description import describe
+    from mssp.measure.monitor import monitor
     from mssp.param_info import ParamInfo
     from mssp.planning import Plan, plan
     from mssp.power import Power
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _HOMES = {
     "apply": ("check_schedule", "initialize", "param_groups", "scale_gradients", "verify"),
+    "coordcheck.module_runs": ("check",),
     "description": ("describe",),
+    "measure.monitor": ("monitor",),
     "param_info": ("ParamInfo",),
     "planning": ("Plan", "plan"),
     "power": ("Power",),
@@ -34,8 +38,8 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "check_schedule", "describe", "initialize",
-    "param_groups", "plan", "rule", "scale_gradients", "verify",
+    "ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "check", "check_schedule", "describe",
+    "initialize", "monitor", "param_groups", "plan", "rule", "scale_gradients", "verify",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -129,6 +129,15 @@ def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> 
         groups[key]["params"].append(parameter)
     _name_apart(list(groups.values()))
     return list(groups.values())
+
+
+def optimizer_for(model: nn.Module, plan: Plan, claims: Claims | None = None) -> Optimizer:
+    """The plan's optimizer with its groups, and with scaled gradients where the plan asks for them."""
+    make: Callable[[list[dict[str, Any]]], Optimizer] = _OPTIMIZERS[plan.optimizer]
+    optimizer = make(param_groups(model, plan, claims))
+    if plan.grad_scale:
+        scale_gradients(optimizer)
+    return optimizer
 
 
 def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | None = None) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mssp.replicas import Lockstep, MLPProgram
+from mssp.replicas.watching import watch
 from tests.replicas.models import OPTIMIZERS, batches, config, replica
 
 pytestmark = [
@@ -48,3 +49,21 @@ def test_a_neighbour_that_diverges_disturbs_nobody(optimizer: str) -> None:
     assert torch.equal(curves[0], curves[1])
     assert lockstep.diverged_at[1] is not None
     assert lockstep.diverged_at[0] is lockstep.diverged_at[2] is None
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_is_measured_on_a_gpu_is_what_a_cpu_measures(optimizer: str) -> None:
+    replicas = [replica(config(), optimizer, 0.02, seed=seed) for seed in (0, 1)]
+    found = {}
+    for device in ("cpu", "cuda"):
+        lockstep = Lockstep(MLPProgram(config()), replicas, device=device, measure_gradients=True)
+        data = [batches(seed, 8) for seed in lockstep.seeds]
+        steps = [
+            (torch.stack([b[step][0] for b in data]).to(device), torch.stack([b[step][1] for b in data]).to(device))
+            for step in range(8)
+        ]
+        found[device] = watch(lockstep, steps[0], steps)
+    for name, expected in found["cpu"].items():
+        torch.testing.assert_close(
+            torch.from_numpy(found["cuda"][name]), torch.from_numpy(expected), rtol=2e-3, atol=1e-6, equal_nan=True
+        )

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from mssp import __version__
+from mssp.cli.check import CheckCommand
 from mssp.cli.demo import DemoCommand
 from mssp.cli.dispatch import DispatchCommand
 from mssp.cli.explain import ExplainCommand
@@ -28,6 +29,7 @@ _COMMANDS = {
     "explain": (ExplainCommand, "one rule: what it is, why, and where the paper says it"),
     "tune": (TuneCommand, "tune multipliers on a small model, by the paper's full grid or cheaper"),
     "sweep": (SweepCommand, "does the best learning rate stay as the model grows? measured, for each scheme"),
+    "check": (CheckCommand, "does every term of the dynamics scale as the theory says? measured, with a verdict"),
     "dispatch": (DispatchCommand, "measure which way of computing experts is the fastest on this machine"),
     "demo": (DemoCommand, "plan a model, train it at three sizes, see the hyperparameters carry over"),
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 
 def lines(text: Sequence[str], emphasised: Sequence[str] = ()) -> None:
@@ -18,3 +19,22 @@ def lines(text: Sequence[str], emphasised: Sequence[str] = ()) -> None:
     for line in text:
         style = "bold" if line in emphasised else "dim" if line.startswith("─") else ""
         console.print(Text(line, style=style))
+
+
+@contextmanager
+def counting(total: int, what: str) -> Iterator[Callable[[], None]]:
+    """A line on the error stream that counts while something runs, if a person is there to see it."""
+    done = 0
+    shown = sys.stderr.isatty()
+
+    def one_more() -> None:
+        nonlocal done
+        done += 1
+        if shown:
+            print(f"\r{done} of {total} {what}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield one_more
+    finally:
+        if shown and done:
+            print("\r" + " " * len(f"{total} of {total} {what}") + "\r", end="", file=sys.stderr, flush=True)

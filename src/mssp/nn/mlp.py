@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from mssp.nn.activations import activation
 from mssp.nn.expert_paths import ExpertWeights, all_pre_activations, gates_of_all, mix_all
 from mssp.nn.multipliers import WithMultipliers, default_aggregation, planned_aggregation
-from mssp.nn.router import check_active, check_gate, check_randomness, gate_kind, route, router_logits
+from mssp.nn.router import Routing, check_active, check_gate, check_randomness, gate_kind, route, router_logits
 from mssp.param_info import ParamInfo
 from mssp.shape import Shape, positive_int
 
@@ -156,15 +156,15 @@ def forward(
     for block in range(config.blocks):
         name = f"blocks.{block}."
         logits = router_logits(h, parameters[f"{name}router"])
-        gates = _gates(logits, config, None if noise is None else noise[block])
+        chosen = gates(logits, config, None if noise is None else noise[block])
         weights = ExpertWeights(parameters[f"{name}w_in"], parameters[f"{name}w_out"])
         pre = all_pre_activations(h, weights)
-        aggregate = mix_all(pre, gates * multipliers.aggregation, weights, config.activation)
+        aggregate = mix_all(pre, chosen * multipliers.aggregation, weights, config.activation)
         treated = _treated(aggregate, config.after_aggregation)
         h = h + multipliers.residual * treated if config.residual else treated
         acts |= {
             f"{name}router": logits,
-            f"{name}gates": gates,
+            f"{name}gates": chosen,
             f"{name}expert_in": pre,
             f"{name}aggregate": aggregate,
             f"{name}output": h,
@@ -216,8 +216,9 @@ def _embedded(weight: Tensor, x: Tensor) -> Tensor:
     return wide.view(G, B, R // G, N).transpose(1, 2).reshape(R, B, N)
 
 
-def _gates(logits: Tensor, config: MLPConfig, noise: Tensor | None) -> Tensor:
-    routing = route(
+def routing(logits: Tensor, config: MLPConfig, noise: Tensor | None = None) -> Routing:
+    """Where inputs go, from the router's logits [..., M]."""
+    return route(
         logits,
         config.active,
         gate=config.gate,
@@ -225,7 +226,12 @@ def _gates(logits: Tensor, config: MLPConfig, noise: Tensor | None) -> Tensor:
         normalise=config.normalise,
         noise=noise,
     )
-    return gates_of_all(routing.gates, routing.chosen, config.experts)
+
+
+def gates(logits: Tensor, config: MLPConfig, noise: Tensor | None = None) -> Tensor:
+    """The gate of every expert, [..., M], zero where it is not chosen."""
+    found = routing(logits, config, noise)
+    return gates_of_all(found.gates, found.chosen, config.experts)
 
 
 def _treated(aggregate: Tensor, how: str) -> Tensor:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from mssp.replicas import metrics
-from mssp.replicas.optimizers import Optimizer
-from mssp.replicas.program import Batch, Program, per_replica
-from mssp.replicas.replica import Replica, betas_of, check_alike, rates, resolved, shared_seeds
+from mssp.replicas.optimizers import Optimizer, size_of
+from mssp.replicas.program import Batch, Program
+from mssp.replicas.replica import Rates, Replica, betas_of, check_alike, per_replica, rates, resolved, shared_seeds
 
 PRECISIONS = ("float32", "tf32")
 _EAGER_STEPS = 3  # before a GPU records one: kernels are compiled and libraries set up by then
@@ -30,7 +30,8 @@ class Lockstep:
     torch.Size([2, 3])
 
     Inputs are [G, B, ...] and targets [G, B, ...] for the G seeds in ``seeds``: groups of consecutive replicas share
-    their batches. A replica whose loss is not a finite number is frozen: ``diverged_at`` says at which step.
+    their batches. A replica whose loss is not a finite number is frozen: ``diverged_at`` says at which step. With
+    ``measure_gradients``, ``gradient_sizes`` holds the RMS of the last step's gradients by parameter, [R].
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Lockstep:
         *,
         device: str | torch.device = "cpu",
         precision: str = "float32",
+        measure_gradients: bool = False,
     ) -> None:
         check_alike(replicas)
         if precision not in PRECISIONS:
@@ -47,6 +49,8 @@ class Lockstep:
         self.program, self.replicas, self.device = program, tuple(replicas), torch.device(device)
         self.seeds = shared_seeds(replicas)
         self.steps = 0
+        self.gradient_sizes: dict[str, Tensor] = {}
+        self._measures_gradients = measure_gradients
         self._tf32 = precision == "tf32" and self.device.type == "cuda"
         values = resolved(replicas, program.infos)
         self.parameters, self.constants = program.setup(replicas, values, self.device)
@@ -62,15 +66,20 @@ class Lockstep:
         self._updates = torch.zeros((), dtype=torch.long, device=self.device)
         self._eager_steps = _EAGER_STEPS if self.device.type == "cuda" and program.recordable else 0
         self._recorded: _Recorded | None = None
+        self._recorded_sizes: dict[str, Tensor] = {}
 
     def step(self, x: Tensor, targets: Tensor) -> Tensor:
         """One update of every replica; its loss, accuracy and top-5 before the update, [R, 3]."""
         if self._recorded is not None and self._recorded.fits(x, targets):
             found = self._recorded.replay(x, targets)
+            self.gradient_sizes = self._recorded_sizes
         else:
             found = self._step(x, targets)
             if self._eager_steps and self.steps == self._eager_steps:
+                sizes = self.gradient_sizes
                 self._recorded = _Recorded(self._step, x, targets)
+                # Recording computes nothing: what it left has no values before it is replayed.
+                self._recorded_sizes, self.gradient_sizes = self.gradient_sizes, sizes
         self.steps += 1
         return found
 
@@ -81,6 +90,8 @@ class Lockstep:
             batch = Batch(x, targets, self.seeds, self.steps)
             done = self.program.gradients(self.parameters, self.constants, batch)
             self._mark_diverged(done.losses)
+            if self._measures_gradients:
+                self.gradient_sizes = {name: size_of(gradient) for name, gradient in done.gradients.items()}
             with torch.no_grad():
                 self._optimizer.step(done.gradients, self._alive)
             self._updates += 1
@@ -103,6 +114,11 @@ class Lockstep:
         found = metrics.mean_over(parts, sizes)
         self._mark_diverged(found[:, 0])
         return torch.where(self._alive.unsqueeze(-1), found, torch.nan)
+
+    @property
+    def rates(self) -> Mapping[str, Rates]:
+        """What the optimizer was told, by parameter."""
+        return self._optimizer.rates
 
     @property
     def diverged_at(self) -> list[int | None]:

@@ -20,8 +20,8 @@ from mssp.nn.expert_paths import gated_hidden_units
 from mssp.param_info import ParamInfo
 from mssp.planning import Plan
 from mssp.replicas.optimizers import Factored, Gradient
-from mssp.replicas.program import Batch, Constants, Step, per_replica
-from mssp.replicas.replica import Replica, initial_weights, stacked
+from mssp.replicas.program import Batch, Constants, Step
+from mssp.replicas.replica import Replica, initial_weights, per_replica, stacked
 from mssp.values import Values
 
 

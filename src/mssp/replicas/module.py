@@ -17,8 +17,8 @@ from torch.func import functional_call, grad_and_value, vmap
 from mssp.apply import initialize, multipliers_of
 from mssp.description import Claims, described_parameters
 from mssp.param_info import ParamInfo
-from mssp.replicas.program import Batch, Constants, Step, per_replica
-from mssp.replicas.replica import Replica
+from mssp.replicas.program import Batch, Constants, Step
+from mssp.replicas.replica import Replica, per_replica
 from mssp.values import Values
 
 

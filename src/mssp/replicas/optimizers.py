@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mssp.measure.magnitudes import rms, rms_of_products
 from mssp.nn.backend import runs_triton
-from mssp.replicas.replica import Rates
+from mssp.replicas.replica import Rates, per_replica
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,18 @@ class Factored:
     columns: Tensor
 
     def product(self) -> Tensor:
-        R, G = len(self.rows), len(self.columns)
-        columns = self.columns.repeat_interleave(R // G, 0) if G < R else self.columns
-        return self.rows.mT @ columns
+        return self.rows.mT @ per_replica(self.columns, len(self.rows))
 
 
 Gradient = Tensor | Factored
+
+
+@torch.no_grad()
+def size_of(gradient: Gradient) -> Tensor:
+    """The RMS of each replica's gradient, [R]."""
+    if isinstance(gradient, Factored):
+        return rms_of_products(gradient.rows, per_replica(gradient.columns, len(gradient.rows)))
+    return rms(gradient)
 
 
 class Optimizer:

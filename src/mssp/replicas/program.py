@@ -65,8 +65,3 @@ class Program(Protocol):
     def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step: ...
 
     def floats_per_example(self) -> int: ...
-
-
-def per_replica(groups: Tensor, replicas: int) -> Tensor:
-    """[G, ...] as [R, ...]: consecutive replicas share a group."""
-    return groups if len(groups) == replicas else groups.repeat_interleave(replicas // len(groups), 0)

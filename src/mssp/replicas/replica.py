@@ -118,3 +118,8 @@ def shared_seeds(replicas: Sequence[Replica]) -> list[int]:
 def stacked(numbers: Sequence[Mapping[str, float]], device: torch.device) -> dict[str, Tensor]:
     """Factors of the forward pass by name, [R, 1, 1]: they multiply activations of [R, batch, ...]."""
     return {name: torch.tensor([each[name] for each in numbers], device=device).view(-1, 1, 1) for name in numbers[0]}
+
+
+def per_replica(groups: Tensor, replicas: int) -> Tensor:
+    """[G, ...] as [R, ...]: consecutive replicas share a group."""
+    return groups if len(groups) == replicas else groups.repeat_interleave(replicas // len(groups), 0)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PANELS = 12
 _LEFT, _RIGHT, _BOTTOM, _LINE = 84, 28, 62, 24  # margins, and the height of a line of title or legend
 NEED_PLOTLY = "plots need plotly: pip install 'mssp[report]'"
-_INK, _MUTED, _RULE, _BLANK = "#1a1a1a", "#595959", "#e4e4e4", "#efefef"
+_INK, MUTED, _RULE, _BLANK = "#1a1a1a", "#595959", "#e4e4e4", "#efefef"
 # Magma without its ends: lightness falls evenly, so that widths keep their order in grey and for the colour-blind.
 _LIGHT, _DARK = 0.78, 0.08
 # Each scheme's colour and marker; MSSP and μP are far apart in lightness too.
@@ -40,11 +40,11 @@ _SCHEMES = {
 _FAR = 3.0  # times the median distance from the best score: losses beyond leave the panel
 
 _Dict = dict[str, Any]
-_EDGE: _Dict = {"line": {"color": _MUTED, "width": 1}}
-_CROSS: _Dict = {"symbol": "x-thin", "size": 8, "line": {"color": _MUTED, "width": 1.5}}
+_EDGE: _Dict = {"line": {"color": MUTED, "width": 1}}
+_CROSS: _Dict = {"symbol": "x-thin", "size": 8, "line": {"color": MUTED, "width": 1.5}}
 
 
-class _Canvas:
+class Canvas:
     """Panels in rows and columns under a title and legends."""
 
     def __init__(
@@ -87,8 +87,8 @@ class _Canvas:
         across, down = self.inner
         x0 = column * (self.panel[0] + self.gap[0])
         y0 = down - self.panel[1] - row * (self.panel[1] + self.gap[1])
-        common = {"showgrid": True, "gridcolor": _RULE, "zeroline": False, "showline": True, "linecolor": _MUTED}
-        common |= {"ticks": "outside", "ticklen": 4, "tickcolor": _MUTED, "tickfont": {"size": 14}}
+        common = {"showgrid": True, "gridcolor": _RULE, "zeroline": False, "showline": True, "linecolor": MUTED}
+        common |= {"ticks": "outside", "ticklen": 4, "tickcolor": MUTED, "tickfont": {"size": 14}}
         x = common | {"domain": [x0 / across, (x0 + self.panel[0]) / across], "anchor": f"y{number}"}
         y = common | {"domain": [y0 / down, (y0 + self.panel[1]) / down], "anchor": f"x{number}"}
         self.layout[f"xaxis{number}"], self.layout[f"yaxis{number}"] = x, y
@@ -99,7 +99,7 @@ class _Canvas:
         at: _Dict = {"xref": f"x{self.newest} domain", "yref": f"y{self.newest} domain", "x": 0, "y": 1}
         self.note(f"<b>{_lines(lines)}</b>", size=14, yshift=22 if verdict else 4, **at)
         if verdict:
-            self.note(verdict, size=12, colour=_MUTED, yshift=4, **at)
+            self.note(verdict, size=12, colour=MUTED, yshift=4, **at)
 
     def widen(self, by: int) -> None:
         self.layout["width"] += max(by, 0)
@@ -146,13 +146,13 @@ def transfer_figure(panels: Mapping[str, Transfer], title: str) -> Figure:
     """
     metric, places = _metric_of(panels), _places(list(panels))
     widths = sorted({width for transfer in panels.values() for width in transfer.widths})
-    colours = dict(zip(widths, _shades(len(widths)), strict=True))
+    colours = dict(zip(widths, shades(len(widths)), strict=True))
     columns, rows = (1 + max(place[axis] for place in places.values()) for axis in (0, 1))
     across, down = 460 if columns > 1 else 640, 300 if rows < 3 else 240
     headings = {key: textwrap.wrap(_pretty(key), across // 7) for key in panels}
     above = 26 + 18 * max(map(len, headings.values()))
     legend_rows = math.ceil(len(widths) * 100 / (columns * across))
-    canvas = _Canvas(title, (columns, rows), (across, down), (28, above + 46), above, legend_rows + 1)
+    canvas = Canvas(title, (columns, rows), (across, down), (28, above + 46), above, legend_rows + 1)
     for key, transfer in panels.items():
         column, row = places[key]
         beside = [other for other in panels if places[other][1] == row]
@@ -160,18 +160,18 @@ def transfer_figure(panels: Mapping[str, Transfer], title: str) -> Figure:
         last = all(place[1] <= row for place in places.values() if place[0] == column)
         shown = [point.value for other in beside for point in _points(panels[other]) if point is not None]
         x, y, on = canvas.axes(row, column)
-        x |= _rate_axis(transfer) | ({"title": _axis_title("learning rate")} if last else {})
+        x |= _rate_axis(transfer) | ({"title": axis_title("learning rate")} if last else {})
         y |= _score_axis(metric, shown, down, labelled=first) | {"showticklabels": first}
         canvas.heading(headings[key], _verdict(transfer))
         start = transfer.summaries[0].best_lr.value
         if math.isfinite(start):
-            line = {"color": _MUTED, "width": 1.5, "dash": "dash"}
+            line = {"color": MUTED, "width": 1.5, "dash": "dash"}
             ends = {"x0": start, "x1": start, "xref": on["xaxis"], "y0": 0, "y1": 1, "yref": f"{on['yaxis']} domain"}
             canvas.layout["shapes"].append({"type": "line", "layer": "below", "line": line} | ends)
         parts = [_width_traces(transfer, summary, colours[summary.width]) for summary in transfer.summaries]
         for part in zip(*parts, strict=True):  # bands under lines under stars
             canvas.data += [trace | on for trace in part if trace]
-    _name_once(canvas.data, "lines+markers")
+    name_once(canvas.data, "lines+markers")
     _transfer_marks(canvas, panels)
     canvas.legend("legend", 0)
     canvas.legend("legend2", legend_rows)
@@ -191,7 +191,7 @@ def _width_traces(transfer: Transfer, summary: WidthSummary, colour: str) -> tup
         "legendrank": summary.width,
     }
     common |= {"hovertemplate": f"{name}<br>%{{text}}<extra></extra>"}
-    outline = _outline(xs, points)
+    outline = band_outline(xs, points)
     band: _Dict = {"x": [x for x, _ in outline], "y": [y for _, y in outline], "mode": "lines", "line": {"width": 0}}
     band |= {"fill": "toself", "fillcolor": colour, "opacity": 0.18, "hoverinfo": "skip", "hovertemplate": None}
     line: _Dict = {"x": xs, "y": [point and point.value for point in points], "mode": "lines+markers"}
@@ -205,7 +205,7 @@ def _width_traces(transfer: Transfer, summary: WidthSummary, colour: str) -> tup
     return common | band if outline else {}, common | line, common | star if found else {}
 
 
-def _outline(xs: Sequence[float], points: Sequence[Estimate | None]) -> list[tuple[float | None, float | None]]:
+def band_outline(xs: Sequence[float], points: Sequence[Estimate | None]) -> list[tuple[float | None, float | None]]:
     """Of the band: for each stretch without a gap, there along the top and back along the bottom."""
     outline: list[tuple[float | None, float | None]] = []
     stretch: list[tuple[float, Estimate]] = []
@@ -220,15 +220,15 @@ def _outline(xs: Sequence[float], points: Sequence[Estimate | None]) -> list[tup
     return outline
 
 
-def _transfer_marks(canvas: _Canvas, panels: Mapping[str, Transfer]) -> None:
+def _transfer_marks(canvas: Canvas, panels: Mapping[str, Transfer]) -> None:
     bases = {transfer.widths[0] for transfer in panels.values()}
     edges = {summary.at_edge for transfer in panels.values() for summary in transfer.summaries}
     for edge in sorted(edges):
         name = "best, at the grid’s end" if edge else "best learning rate"
-        canvas.mark(name, mode="markers", marker=_star(_MUTED, edge))
+        canvas.mark(name, mode="markers", marker=_star(MUTED, edge))
     base = f"N = {min(bases)}" if len(bases) == 1 else "the smallest width"
-    canvas.mark(f"best for {base}", mode="lines", line={"color": _MUTED, "width": 1.5, "dash": "dash"})
-    square = {"symbol": "square", "size": 13, "color": _MUTED, "opacity": 0.3}
+    canvas.mark(f"best for {base}", mode="lines", line={"color": MUTED, "width": 1.5, "dash": "dash"})
+    square = {"symbol": "square", "size": 13, "color": MUTED, "opacity": 0.3}
     canvas.mark("95 % CI over seeds", mode="markers", marker=square)
 
 
@@ -241,13 +241,13 @@ def _verdict(transfer: Transfer) -> str:
 def _transfer_words(panels: Mapping[str, Transfer], metric: Metric) -> str:
     seeds = len({score.seed for transfer in panels.values() for score in transfer.scores})
     widths = len({width for transfer in panels.values() for width in transfer.widths})
-    words = [f"It shows {metric.label} over the learning rate for {_many(widths, 'width')}: means over"]
-    words.append(f"{_many(seeds, 'seed')} with 95 % confidence intervals, in {_many(len(panels), 'panel')}.")
+    words = [f"It shows {metric.label} over the learning rate for {many(widths, 'width')}: means over"]
+    words.append(f"{many(seeds, 'seed')} with 95 % confidence intervals, in {many(len(panels), 'panel')}.")
     for key, transfer in panels.items():
         ends = dict.fromkeys((transfer.summaries[0], transfer.summaries[-1]))
         tops = [f"2^({_text(end.best_lr, 2)}) for N = {end.width} (score {_text(end.best, 3)})" for end in ends]
         lost = sum(not math.isfinite(score.value) for score in transfer.scores)
-        diverged = f"; {_many(lost, 'run')} diverged" if lost else ""
+        diverged = f"; {many(lost, 'run')} diverged" if lost else ""
         words.append(f"{_pretty(key)}: the best learning rate is {' and '.join(tops)}; {_verdict(transfer)}{diverged}.")
     return " ".join(words)
 
@@ -264,14 +264,14 @@ def scaling_figure(panels: Mapping[str, Transfer], title: str = "Is wider better
     headings = {setting: textwrap.wrap(_pretty(setting), across // 8) for setting in groups}
     above = 10 + 18 * max(map(len, headings.values()))
     shape = (columns, math.ceil(len(groups) / columns))
-    canvas = _Canvas(title, shape, (across, down), (74, above + 66), above, 2)
+    canvas = Canvas(title, shape, (across, down), (74, above + 66), above, 2)
     schemes = sorted({scheme for group in groups.values() for scheme in group}, key=list(_SCHEMES).index)
     words = []
     for number, (setting, group) in enumerate(groups.items()):
         x, y, on = canvas.axes(*divmod(number, columns))
         widths = sorted({width for transfer in group.values() for width in transfer.widths})
         places = [math.log2(width) for width in widths]
-        x |= {"title": _axis_title("width N"), "tickvals": places, "ticktext": list(map(str, widths))}
+        x |= {"title": axis_title("width N"), "tickvals": places, "ticktext": list(map(str, widths))}
         x |= {"range": [places[0] - 0.3, places[-1] + 0.3], "showgrid": False}
         canvas.heading(headings[setting])
         for scheme, transfer in group.items():
@@ -294,9 +294,9 @@ def scaling_figure(panels: Mapping[str, Transfer], title: str = "Is wider better
             if value is not None
         ]
         y |= _score_axis(metric, shown, down, labelled=number % columns == 0)
-    _name_once(canvas.data, "lines+markers")
+    name_once(canvas.data, "lines+markers")
     for name, dash in (("own best learning rate", "solid"), ("best learning rate of the smallest width", "dash")):
-        canvas.mark(name, mode="lines", line={"color": _MUTED, "dash": dash})
+        canvas.mark(name, mode="lines", line={"color": MUTED, "dash": dash})
     canvas.legend("legend", 0)
     canvas.legend("legend2", 1)
     return canvas.figure(f"It shows {metric.label} over the width, with 95 % confidence intervals. {' '.join(words)}")
@@ -355,7 +355,7 @@ def heatmaps(
     middle = planes[first, second].get((_log2(first, best), _log2(second, best)), math.nan)
     count = len(names) - 1
     side = 150 if count > 1 else 320
-    canvas = _Canvas(title, (count, count), (side, side), (16, 16), 4, 1)
+    canvas = Canvas(title, (count, count), (side, side), (16, 16), 4, 1)
     for (across, up), plane in planes.items():
         column, row = names.index(across), names.index(up) - 1
         x, y, on = canvas.axes(row, column)
@@ -364,7 +364,7 @@ def heatmaps(
             every = math.ceil(len(labels) / 5)
             axis.update(tickvals=list(range(len(labels)))[::every], ticktext=labels[::every], showgrid=False)
             axis.update(range=[-0.5, len(labels) - 0.5], showticklabels=outer, ticks="outside" if outer else "")
-            axis["title"] = _axis_title(name if outer else "", side)
+            axis["title"] = axis_title(name if outer else "", side)
         canvas.data += [trace | on for trace in _plane_traces(plane, (across, up), axes, best)]
     low, high = _span(finite, higher_is_better, margin=0.0)
     # The colour bar and its label stand in the empty half of the triangle, and in the margin where that is small.
@@ -510,11 +510,11 @@ def _rate_axis(transfer: Transfer) -> _Dict:
 
 
 def _score_axis(metric: Metric, values: Sequence[float], height: int, labelled: bool) -> _Dict:
-    title = {"title": _axis_title(metric.label, height)} if labelled else {}
+    title = {"title": axis_title(metric.label, height)} if labelled else {}
     return {"range": _span(values, metric.higher_is_better), "automargin": False, **title}
 
 
-def _axis_title(text: str, length: int = 1000) -> _Dict:
+def axis_title(text: str, length: int = 1000) -> _Dict:
     return {"text": _lines(textwrap.wrap(text, length // 6)), "font": {"size": 13}, "standoff": 8}
 
 
@@ -530,7 +530,7 @@ def _span(values: Sequence[float], higher_is_better: bool, margin: float = 0.08)
     return [low - space, high + space]
 
 
-def _shades(count: int) -> list[str]:
+def shades(count: int) -> list[str]:
     """From light to dark."""
     try:
         from plotly.colors import sample_colorscale
@@ -546,7 +546,7 @@ def _star(colour: str, at_edge: bool) -> _Dict:
     return {"symbol": "star", "size": 15, "color": colour, "line": {"color": "white", "width": 1}}
 
 
-def _name_once(data: Sequence[_Dict], mode: str) -> None:
+def name_once(data: Sequence[_Dict], mode: str) -> None:
     """The first trace of each name stands in the legend for all of them."""
     named = set()
     for trace in data:
@@ -567,7 +567,7 @@ def _power(base: int, exponent: int) -> str:
     return f"{base}<sup>{exponent}</sup>".replace("-", "−")
 
 
-def _many(count: int, thing: str) -> str:
+def many(count: int, thing: str) -> str:
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 

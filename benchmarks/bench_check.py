@@ -1,0 +1,226 @@
+"""How far the coordinate check can be trusted: mistakes it must find, right settings it must pass, and its cost.
+
+    ./dev bench check [--widths 64 128 256 512] [--device auto] [--regimes I II III] [--repeats 20]
+
+Every mistake is a single wrong power of the width: in an initial scale, a learning rate, an eps, the aggregation
+factor, or experts tied where they should not be, or not tied where they should. A check that fails has caught it; its
+first named cause should be the planted one. The right settings are checked ``repeats`` times, each with three seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from mssp.coordcheck.mlp_runs import Run, Sizes, check_mlps, measured, theory_of
+from mssp.coordcheck.result import Check
+from mssp.data import load
+from mssp.data.dataset import Dataset
+from mssp.families import TUNED_WIDTH
+from mssp.plan_text import markdown_table
+from mssp.planning import Plan
+from mssp.replicas import Feed, MLPProgram, Replica, Schedule
+from mssp.replicas.lockstep import Lockstep
+from mssp.sweep.execution import pick_device
+from mssp.sweep.learning_rates import Setting
+from mssp.tuned import tuned
+
+SEEDS, STEPS, BATCH = 3, 20, 100
+Prepare = Callable[[Lockstep], None]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One wrong power of the width; ``role`` is empty for the aggregation factor and for tied experts."""
+
+    what: str  # rate, weights, eps, aggregation, experts
+    role: str
+    power: float
+    regime: str
+    optimizer: str
+
+    def __str__(self) -> str:
+        who = f" of {self.role}" if self.role else ""
+        how = "" if self.what == "experts" else f" × N^{self.power:g}"
+        return f"{self.what}{who}{how}"
+
+    def planted(self, runs: Mapping[int, Run]) -> dict[int, Run]:
+        """The runs with the mistake in their plans, where a plan can hold it."""
+        return {size: Run(run.config, self._changed(run.plan, size)) for size, run in runs.items()}
+
+    def _changed(self, plan: Plan, size: int) -> Plan:
+        factor = (size / TUNED_WIDTH) ** self.power
+        if self.what == "rate":
+            return replace(plan, lr_mult={**plan.lr_mult, self.role: plan.lr_mult.get(self.role, 1.0) * factor})
+        if self.what == "weights":
+            every = plan.init_mult.get("all", 1.0)
+            return replace(plan, init_mult={"all": every, self.role: every * factor})
+        if self.what == "aggregation":
+            return replace(plan, aggregation_mult=plan.aggregation_mult * factor)
+        return plan
+
+    def prepare(self, lockstep: Lockstep) -> None:
+        """What no plan can say: eps by role, and ties."""
+        if self.what == "eps":
+            width = lockstep.replicas[0].plan.target.width
+            for name, rates in lockstep.rates.items():
+                if name.endswith(_ENDINGS[self.role]):
+                    rates.eps.mul_((width / TUNED_WIDTH) ** self.power)
+        if self.what == "experts":
+            for name, parameter in lockstep.parameters.items():
+                if name.endswith(("w_in", "w_out")):
+                    _tie_or_untie(parameter, tie=lockstep.replicas[0].plan.regime != "III")
+
+
+_TOLD = ("weights", "rate", "eps", "aggregation", "experts")
+_ENDINGS = {"expert_in": "w_in", "expert_out": "w_out", "router": "router", "embedding": "embedding"}
+
+
+def _tie_or_untie(parameter: torch.Tensor, tie: bool) -> None:
+    """[R, M, ...]: every expert the first one, or each one's units in an order of its own."""
+    for expert in range(1, parameter.shape[1]):
+        if tie:
+            parameter[:, expert] = parameter[:, 0]
+        else:
+            generator = torch.Generator().manual_seed(expert)
+            for axis in (1, 2):
+                order = torch.randperm(parameter.shape[axis + 1], generator=generator).to(parameter.device)
+                parameter[:, expert] = parameter[:, expert].index_select(axis, order)
+
+
+def mistakes(regimes: list[str]) -> list[Mistake]:
+    found = []
+    for regime in regimes:
+        for optimizer in ("sgd", "adam"):
+            powers = [("router", -0.5), ("router", 1.0), ("expert_in", 0.5), ("expert_in", -1.0), ("expert_out", -0.5),
+                      ("readout", 0.5), ("readout", -0.5), ("embedding", -1.0)]  # fmt: skip
+            found += [Mistake("rate", role, power, regime, optimizer) for role, power in powers]
+            found += [Mistake("weights", "expert_out", power, regime, optimizer) for power in (-0.5, 0.5)]
+            found += [Mistake("weights", "expert_in", 0.5, regime, optimizer)]
+            found += [Mistake("aggregation", "", power, regime, optimizer) for power in (-0.5, 0.5)]
+            found += [Mistake("experts", "", 0.0, regime, optimizer)]
+        # A global eps: the rule's own power, taken back.
+        global_eps = {"I": ("expert_in", 1.0), "II": ("expert_out", 2.0), "III": ("expert_in", 2.0)}[regime]
+        found += [Mistake("eps", *global_eps, regime, "adam"), Mistake("eps", "router", 0.5, regime, "adam")]
+    return found
+
+
+def runs_of(setting: Setting, widths: tuple[int, ...], data: Dataset) -> dict[int, Run]:
+    found = tuned("clusters", setting.optimizer, setting.regime, setting.scheme)
+    lr = found.lr / 2 if setting.optimizer == "sgd" else found.lr
+    return Sizes(widths).runs(setting, replace(found, lr=lr), data)
+
+
+def checked(mistake: Mistake, widths: tuple[int, ...], feed: Feed) -> Check:
+    right = runs_of(Setting(mistake.optimizer, mistake.regime, "mssp"), widths, feed.data)
+    rules = {size: run.plan for size, run in right.items()}
+    return check_mlps(
+        mistake.planted(right), feed, steps=STEPS, batch=BATCH, seeds=range(SEEDS), rules=rules, prepare=mistake.prepare
+    )
+
+
+def plant_all(regimes: list[str], widths: tuple[int, ...], feed: Feed) -> list[str]:
+    rows, caught, named = [], 0, 0
+    for mistake in mistakes(regimes):
+        check = checked(mistake, widths, feed)
+        first = check.causes[0] if check.causes else None
+        is_named = first is not None and (first.setting, first.role) == (mistake.what, mistake.role)
+        caught, named = caught + (not check.passed), named + is_named
+        told = [each for each in check.off if each.name.partition("/")[0] in _TOLD]
+        verdict = "missed" if check.passed else f"{len(told)} + {len(check.off) - len(told)} off"
+        text = "" if first is None else first.text
+        rows.append([mistake.regime, mistake.optimizer, str(mistake), verdict, "yes" if is_named else "no", text])
+    header = ["regime", "optimizer", "planted", "settings + dynamics", "named first", "first named cause"]
+    summary = f"caught {caught} of {len(rows)}; the planted one is the first named cause in {named}"
+    return [*markdown_table(header, rows), "", summary]
+
+
+def check_right_settings(regimes: list[str], widths: tuple[int, ...], feed: Feed, repeats: int) -> list[str]:
+    rows = []
+    for regime in regimes:
+        for scheme in ("mssp", "mup"):
+            for optimizer in ("sgd", "adam"):
+                setting = Setting(optimizer, regime, scheme)
+                runs = runs_of(setting, widths, feed.data)
+                series = measured(runs, feed, Schedule(STEPS, BATCH), range(SEEDS * repeats))
+                theory = theory_of({size: run.plan for size, run in runs.items()})
+                found = [
+                    Check.of(series.of_seeds(slice(first, first + SEEDS)), theory)
+                    for first in range(0, SEEDS * repeats, SEEDS)
+                ]
+                off = sorted({each.name for check in found for each in check.off})
+                stable = sum(check.stable for check in found)
+                together = Check.of(series, theory)
+                rows.append(
+                    [
+                        str(setting),
+                        f"{sum(check.passed for check in found)} of {repeats}",
+                        f"{stable} of {repeats}",
+                        ", ".join(off) or "nothing",
+                        "pass" if together.passed else "off: " + ", ".join(each.name for each in together.off),
+                    ]
+                )
+                print(rows[-1], flush=True)
+    header = ["setting", "passes", "stable", "ever off", f"all {SEEDS * repeats} seeds as one"]
+    return markdown_table(header, rows)
+
+
+def cost(regimes: list[str], widths: tuple[int, ...], feed: Feed) -> list[str]:
+    """Seconds of the steps alone and with everything measured, on the same device, side by side."""
+    rows = []
+    for regime in regimes:
+        runs = runs_of(Setting("sgd", regime, "mssp"), widths, feed.data)
+        alone = _seconds(partial(_train_alone, runs, feed), feed.device)
+        watched = _seconds(partial(measured, runs, feed, Schedule(STEPS, BATCH), range(SEEDS)), feed.device)
+        rows.append([regime, f"{alone:.2f}", f"{watched:.2f}", f"{watched / alone:.2f}"])
+    return markdown_table(["regime", "steps alone / s", "checked / s", "ratio"], rows)
+
+
+def _train_alone(runs: Mapping[int, Run], feed: Feed) -> None:
+    for run in runs.values():
+        lockstep = Lockstep(
+            MLPProgram(run.config), [Replica(run.plan, seed) for seed in range(SEEDS)], device=feed.device
+        )
+        for x, targets in feed.batches(lockstep.seeds, Schedule(STEPS, BATCH)):
+            lockstep.step(x, targets)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    work()  # once, for everything that happens once
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 512])
+    parser.add_argument("--regimes", nargs="+", default=["I", "II", "III"])
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--parts", nargs="+", default=["cost", "right", "planted"])
+    options = parser.parse_args()
+    device = pick_device(options.device)
+    feed, widths = Feed(load("clusters"), device), tuple(options.widths)
+    name = torch.cuda.get_device_name() if feed.device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    print(f"# Coordinate check: {name}, widths {' '.join(map(str, widths))}\n")
+    if "cost" in options.parts:
+        print("\n".join(["## Cost", "", *cost(options.regimes, widths, feed), ""]), flush=True)
+    if "right" in options.parts:
+        rows = check_right_settings(options.regimes, widths, feed, options.repeats)
+        print("\n".join(["## Right settings", "", *rows, ""]), flush=True)
+    if "planted" in options.parts:
+        print("\n".join(["## Planted mistakes", "", *plant_all(options.regimes, widths, feed)]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""``mssp check``: does every term of the dynamics scale as the theory says?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mssp.cli import flags, show
+from mssp.cli.run_flags import multipliers
+from mssp.rules import REGIMES, check_cell, check_names
+from mssp.settings import positive
+from mssp.shape import positive_int
+
+if TYPE_CHECKING:
+    import torch
+
+    from mssp.coordcheck.mlp_runs import Sizes
+    from mssp.coordcheck.result import Check
+    from mssp.sweep.learning_rates import Setting
+    from mssp.tuned import Tuned
+
+_DEPTH_WIDTH = 64
+_LR_OF_ONES = 1.0
+
+
+@dataclass
+class CheckCommand:
+    """Check how the paper's MLP MoE scales: every term of its dynamics, measured over widths, against the theory.
+
+    Answers two questions. Is it implemented right (does it behave as the theory says this scheme should)? That is the
+    verdict, and the exit code. Is it worth scaling (does nothing change with scale)? That is whether it is stable. For
+    a model of your own, use mssp.check in Python.
+    """
+
+    regime: flags.Name = "II"
+    """I, II or III (default II)"""
+    scheme: flags.Name = "mssp"
+    """mssp (default), mup, mup-heuristic, sp, ntp or jiang"""
+    optimizer: flags.Name = "sgd"
+    """sgd (default), adam or adamw"""
+    widths: flags.Sizes = ()
+    """widths N (default 64 128 256 512; with --depths, the one width, 64)"""
+    depths: flags.Sizes = ()
+    """depths L of a stack of residual blocks, instead of widths"""
+    steps: flags.Size = 20
+    """updates to take, and to measure after (default 20)"""
+    seeds: flags.Size = 3
+    """models of each size, that differ in initial weights and data (default 3)"""
+    batch: flags.Size = 100
+    """examples per step (default 100)"""
+    data: flags.Name = "clusters"
+    """clusters (embedded, the default), tinyimagenet, cifar10, or an .npz file or folder of images"""
+    active: flags.Size = None
+    """experts per input where there are eight, growing with their number (default: all)"""
+    readout: flags.Name = "zero"
+    """how the readout starts: zero (default), mup (std 1/N) or scheme"""
+    multipliers: flags.Names = ()
+    """tuned (for this data; the default), ones (the default for --depths), a data set's name, or a file of mssp tune"""
+    lr: flags.Number = None
+    """the global learning rate (default: the multipliers' own, for SGD half of it, which keeps small models calm)"""
+    as_printed: bool = False
+    """train by the paper's table as printed, and judge by its consistent values"""
+    numerics: bool = False
+    """say at which size gradients leave the range of half precision"""
+    require_stable: bool = False
+    """exit with 1 also where the desiderata of maximal scale stability do not hold"""
+    all: bool = False
+    """show every quantity, also those of which nothing is predicted"""
+    device: flags.Name = "auto"
+    """auto (a GPU if there is one), cpu, cuda or cuda:1"""
+    json: bool = False
+    """print JSON"""
+    plot: flags.Path = None
+    """write a figure of exponents over time: .html, or .svg, .pdf, .png"""
+    plot_sizes: flags.Path = None
+    """write a figure of sizes over the width"""
+    plot_evaluation: flags.Path = None
+    """write the paper's evaluation figure: losses, features, router, and all exponents"""
+
+    def run(self) -> int:
+        from mssp.sweep.execution import pick_device
+
+        self._check_names()
+        sizes = self._sizes()
+        for figure in (self.plot, self.plot_sizes, self.plot_evaluation):
+            if figure is not None:
+                from mssp.report import saving
+
+                saving.check_target(figure)
+        found = self._checked(sizes, pick_device(self.device or "auto"))
+        self._show(found)
+        return 0 if found.passed and (found.stable or not self.require_stable) else 1
+
+    def _check_names(self) -> None:
+        if self.regime not in REGIMES:
+            raise ValueError(f"unknown --regime {self.regime!r}: use one of {', '.join(REGIMES)}")
+        check_names(self.scheme or "", self.optimizer or "", self.regime)
+        check_cell(self.scheme or "", self.regime, self.optimizer or "")
+
+    def _sizes(self) -> Sizes:
+        from mssp.coordcheck.mlp_runs import Sizes
+
+        default = (_DEPTH_WIDTH,) if self.depths else (64, 128, 256, 512)
+        for flag, given in (("--widths", self.widths), ("--depths", self.depths)):
+            for size in given:
+                positive_int(flag, size)
+        return Sizes(tuple(self.widths) or default, tuple(self.depths))
+
+    def _checked(self, sizes: Sizes, device: torch.device) -> Check:
+        from mssp.coordcheck.mlp_runs import check_mlps
+        from mssp.data import load
+        from mssp.replicas import Feed
+        from mssp.sweep.learning_rates import Setting
+
+        steps, batch = positive_int("--steps", self.steps or 0), positive_int("--batch", self.batch or 0)
+        seeds = positive_int("--seeds", self.seeds or 0)
+        setting = Setting(
+            self.optimizer or "", self.regime or "", self.scheme or "", self.active, self.readout or "zero"
+        )
+        data = load(self.data or "clusters")
+        data.batches(0, batch, steps)  # which refuses more than there is
+        tuned = self._tuned(data.name, setting)
+        runs = sizes.runs(setting, tuned, data, as_printed=self.as_printed)
+        rules = {size: run.plan for size, run in sizes.runs(setting, tuned, data).items()}
+        with show.counting(len(runs) * steps, "updates") as one_more:
+            return check_mlps(
+                runs, Feed(data, device), steps=steps, batch=batch, seeds=range(seeds), rules=rules, on_step=one_more
+            )
+
+    def _tuned(self, data: str, setting: Setting) -> Tuned:
+        # What was tuned, was for one block without a residual stream.
+        asked = self.multipliers or (("ones",) if self.depths else ("tuned",))
+        found = multipliers(asked, data, setting)
+        default = found.lr / 2 if setting.optimizer == "sgd" else found.lr
+        if asked == ("ones",) and setting.optimizer == "sgd":
+            default = _LR_OF_ONES  # large enough for its updates not to be rounded away
+        return replace(found, lr=default if self.lr is None else positive("--lr", self.lr))
+
+    def _show(self, found: Check) -> None:
+        from mssp.coordcheck import numerics, text
+
+        if self.json:
+            print(json.dumps(found.json() | ({"numerics": numerics.as_json(found)} if self.numerics else {}), indent=1))
+        else:
+            lines = [*text.lines(found, everything=self.all), *(numerics.lines(found) if self.numerics else [])]
+            show.lines(lines, emphasised=[*text.headings(found), "numerics"])
+        if not (self.plot or self.plot_sizes or self.plot_evaluation):
+            return
+        from mssp.report import check_figures
+        from mssp.report.saving import save
+
+        for path, draw in (
+            (self.plot, check_figures.exponents_figure),
+            (self.plot_sizes, check_figures.sizes_figure),
+            (self.plot_evaluation, check_figures.evaluation_figure),
+        ):
+            if path is not None:
+                save(draw(found), path)
+                print(f"figure in {path}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""The refined coordinate check: run, fit, and judge."""

@@ -1,0 +1,152 @@
+"""The check on anyone's model: built at several shapes, trained a few steps, measured through hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mssp.apply import initialize as initialize_by_plan
+from mssp.apply import optimizer_for
+from mssp.coordcheck.result import Check
+from mssp.coordcheck.series import Numbers, Series
+from mssp.description import Claims, described_parameters
+from mssp.measure.magnitudes import Pool, rms
+from mssp.measure.modules import ModuleProbe
+from mssp.nn.moe import MoE
+from mssp.planning import Plan
+from mssp.shape import Shape
+from mssp.theory.expected import Theory
+
+Loss = Callable[[nn.Module, Any], Tensor]
+_LEAST_SIZES = 2
+
+
+def check(
+    build: Callable[[Shape], nn.Module],
+    shapes: Sequence[Shape],
+    batches: Sequence[Any],
+    plan: Plan,
+    *,
+    seeds: int = 3,
+    loss: Loss | None = None,
+    claims: Claims | None = None,
+    initialize: Callable[[nn.Module, Plan, int], None] | None = None,
+    optimizer: Callable[[nn.Module, Plan], torch.optim.Optimizer] | None = None,
+    device: str | torch.device = "cpu",
+) -> Check:
+    """Does a model behave, as it grows, as the theory says it should? Measured after each of a few updates.
+
+    >>> from mssp import Shape, plan
+    >>> from mssp.nn import GPT, GPTConfig
+    >>> def build(shape: Shape) -> GPT:
+    ...     sizes = {"depth": shape.depth, "vocabulary": 16, "context": 8, "head": 8}
+    ...     return GPT(GPTConfig(shape.width, shape.expert_width, shape.experts, **sizes))
+    >>> shapes = [Shape(n, 8, n // 8, n // 8, 1) for n in (16, 32)]
+    >>> tokens = torch.arange(8).view(1, 8)
+    >>> report = check(build, shapes, [(tokens, tokens)] * 2, plan(shapes[0], regime="II", lr=0.01), seeds=2)
+    >>> report.quantities["weights/expert_out"].verdict
+    'ok'
+
+    Args:
+        build: a model of the given shape; its initial values do not matter.
+        shapes: at least two, that grow as the plan's regime says; four over a factor of eight make clear exponents.
+        batches: what ``loss`` takes, one for each update; the first is also what is measured on.
+        plan: of one of the shapes, or of a base: it is extended to each of them.
+        seeds: models of each shape, that differ by their initial weights.
+        loss: from a model and a batch to its mean loss. By default a batch is (inputs, targets), and the loss is the
+            cross-entropy of the model's outputs (or their ``.logits``).
+        claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
+        initialize: from model, plan and seed; :func:`mssp.initialize` by default.
+        optimizer: from model and plan; the plan's groups and optimizer by default.
+    """
+    sizes = _sizes(shapes)
+    if not batches:
+        raise ValueError("no batches to train on: one update is taken for each")
+    plans = {size: plan.extend(shape) for size, shape in sizes.items()}
+    measured: dict[int, Mapping[str, Numbers]] = {}
+    for size, shape in sizes.items():
+        runs = []
+        for seed in range(seeds):
+            model = build(shape).to(device)
+            if initialize is None:
+                initialize_by_plan(model, plans[size], claims, seed=seed)
+            else:
+                initialize(model, plans[size], seed)
+            stepper = (optimizer or (lambda m, p: optimizer_for(m, p, claims)))(model, plans[size])
+            runs.append(_measured(model, stepper, batches, loss or cross_entropy, claims))
+        measured[size] = {name: np.stack([run[name] for run in runs], axis=-1) for name in runs[0]}
+    return Check.of(Series.of(measured, plan.optimizer), Theory(plans))
+
+
+def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
+    """The mean over all tokens of a batch (inputs, targets)."""
+    inputs, targets = batch
+    outputs = model(inputs)
+    outputs = outputs if isinstance(outputs, Tensor) else outputs.logits
+    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def _measured(
+    model: nn.Module, stepper: torch.optim.Optimizer, batches: Sequence[Any], loss: Loss, claims: Claims | None
+) -> dict[str, Numbers]:
+    """Every size by name, [steps + 1]."""
+    described = described_parameters(model, claims)
+    probe = ModuleProbe(model, batches[0], loss, claims)
+    told = _told(model, stepper, described)
+    rows, losses = [probe()], []
+    passed = {info.name: torch.zeros((), dtype=torch.float64) for info, _ in described}
+    rows[0] |= _gradients(passed, described)
+    for batch in batches:
+        stepper.zero_grad()
+        value = loss(model, batch)
+        value.backward()
+        for info, parameter in described:
+            if parameter.grad is not None:
+                passed[info.name] = passed[info.name] + rms(parameter.grad.detach().unsqueeze(0))[0].cpu()
+        stepper.step()
+        losses.append(value.item())
+        rows.append(probe() | _gradients(passed, described))
+    names = [name for name in rows[-1] if all(name in row for row in rows)]
+    found = {name: np.array([float(row[name]) for row in rows]) for name in names}
+    return (
+        found
+        | {"loss": np.array([*losses, np.nan])}
+        | {name: np.full(len(rows), value) for name, value in told.items()}
+    )
+
+
+def _gradients(passed: Mapping[str, Tensor], described: Iterable[Any]) -> dict[str, Tensor]:
+    pool = Pool()
+    for info, _ in described:
+        pool.add(f"gradients/{info.role}", passed[info.name].reshape(1))
+    return pool.sizes()
+
+
+def _told(model: nn.Module, stepper: torch.optim.Optimizer, described: Sequence[Any]) -> dict[str, float]:
+    """What the optimizer and the forward pass were told: eps by role, and the factor of our own MoE layers."""
+    held = {id(parameter): group for group in stepper.param_groups for parameter in group["params"]}
+    pool = Pool()
+    for info, parameter in described:
+        group = held.get(id(parameter), {})
+        if "eps" in group and group["eps"] is not None and "betas" in group:
+            # Scaling gradients up is, to Adam, scaling eps down.
+            pool.add(f"eps/{info.role}", torch.tensor([group["eps"] / group.get("grad_scale", 1.0)]))
+    for module in model.modules():
+        if isinstance(module, MoE):
+            pool.add("aggregation", torch.tensor([float(module.aggregation)]))
+    return {name: float(size) for name, size in pool.sizes().items()}
+
+
+def _sizes(shapes: Sequence[Shape]) -> dict[int, Shape]:
+    """By what grows: the width, or the depth where only that does."""
+    if len(shapes) < _LEAST_SIZES:
+        raise ValueError(f"an exponent needs at least two shapes, got {len(shapes)}")
+    grows = "width" if len({shape.width for shape in shapes}) > 1 else "depth"
+    found = {getattr(shape, grows): shape for shape in shapes}
+    if len(found) < len(shapes):
+        raise ValueError(f"two shapes have the same {grows}: they must all differ in it")
+    return dict(sorted(found.items()))

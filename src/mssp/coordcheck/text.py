@@ -1,0 +1,138 @@
+"""A check for people: one table per kind of quantity, the verdicts in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mssp.coordcheck.judgement import Quantity
+from mssp.coordcheck.result import Check
+from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES, align, number
+
+# Which kinds of quantities stand together, under which heading, in the order in which one reads them.
+_SECTIONS = {
+    "what the layers were told": ("weights", "rate", "eps", "aggregation", "experts"),
+    "updates, layer by layer": ("effective", "propagating"),
+    "the sum over experts": ("aggregate", "features", "router"),
+    "gradients": ("gradient", "faithfulness"),
+    "backward": ("backward",),
+    "activations": ("activation",),
+}
+_DETAILS = ("normalised", "alignment", "input", "input-change", "change", "update")
+
+
+def lines(check: Check, *, everything: bool = False) -> list[str]:
+    """The whole report; without ``everything``, what is neither predicted nor a desideratum is left out."""
+    return [*_heading(check), *_tables(check, everything), "", *verdict_lines(check)]
+
+
+def headings(check: Check) -> list[str]:
+    """Lines to be emphasised."""
+    return [heading(check), *_SECTIONS, *(line for line in verdict_lines(check) if line.startswith(("pass", "FAIL")))]
+
+
+def heading(check: Check) -> str:
+    regime = f" · Regime {check.regime}" if check.regime else ""
+    readout = "" if check.readout == "zero" else f" · readout {check.readout}"
+    return f"{SCHEME_NAMES[check.scheme]}{regime} · {OPTIMIZER_NAMES[check.optimizer]}{readout}"
+
+
+def verdict_lines(check: Check) -> list[str]:
+    """The answers to both questions, and what is behind them."""
+    judged = [each for each in check.quantities.values() if each.verdict in ("ok", "off")]
+    off = check.off
+    if not off:
+        found = [f"pass: all {len(judged)} predicted quantities scale as the theory says of this scheme"]
+    else:
+        found = [f"FAIL: {len(off)} of {len(judged)} predicted quantities are off"]
+        if check.causes:
+            found += [f"  likely cause: {cause.text}" for cause in check.causes[:3]]
+        if not any(cause.setting == "divergence" for cause in check.causes):
+            found += [f"  {each.name} {each.reason}" for each in _worst(off)]
+            found += [f"  and {len(off) - _SHOWN} more" if len(off) > _SHOWN else ""]
+    vague = [each.name for each in judged if each.judged is not None and each.judged.ci > _VAGUE]
+    if vague:
+        found += [
+            f"unclear: {len(vague)} exponents are known to no better than ±{_VAGUE:g} ({_some(vague)}): more --seeds"
+        ]
+    unstable = [each.name for each in check.quantities.values() if not each.stable]
+    found += [
+        "stable: the desiderata of maximal scale stability hold"
+        if not unstable
+        else f"not stable: {len(unstable)} quantities change with scale where none should: {_some(unstable)}"
+    ]
+    return [line for line in found if line]
+
+
+_SHOWN = 6
+_VAGUE = 0.5  # exponents are multiples of a half
+
+
+def _worst(off: Sequence[Quantity]) -> list[Quantity]:
+    def miss(each: Quantity) -> float:
+        if each.judged is None or each.expected is None or each.expected.power is None:
+            return float("inf")
+        return abs(each.judged.value - float(each.expected.power))
+
+    return sorted(off, key=miss, reverse=True)[:_SHOWN]
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:4])
+    return shown if len(names) <= 4 else f"{shown}, …"
+
+
+def _heading(check: Check) -> list[str]:
+    return [
+        heading(check),
+        f"{check.axis}s {' '.join(map(str, check.sizes))}, {check.steps} updates, {check.seeds} seeds; "
+        f"sizes after the last update, exponents over {check.axis} averaged over the updates they are predicted for",
+    ]
+
+
+def _tables(check: Check, everything: bool) -> Iterator[str]:
+    sections = {**_SECTIONS, **({"details": _DETAILS} if everything else {})}
+    header = ["", *map(str, check.sizes), "exponent", "expected", "verdict"]
+    rows: list[list[str]] = []
+    starts: dict[int, str] = {}
+    for title, kinds in sections.items():
+        chosen = [each for kind in kinds for each in _of_kind(check, kind) if everything or _worth_showing(check, each)]
+        if chosen:
+            starts[len(rows)] = title
+            rows += [_row(check, each) for each in chosen]
+    header_line, rule, *aligned = align([header, *rows])
+    yield from ("", header_line, rule)
+    for index, line in enumerate(aligned):
+        if index in starts:
+            yield from ([starts[index]] if not index else ["", starts[index]])
+        yield line
+
+
+def _of_kind(check: Check, kind: str) -> list[Quantity]:
+    return [each for name, each in check.quantities.items() if name.partition("/")[0] == kind]
+
+
+def _worth_showing(check: Check, each: Quantity) -> bool:
+    if each.name.endswith(".2") and f"{each.name[:-1]}1" not in check.quantities:
+        return False  # without a W4_0 it is all of the term
+    return each.verdict in ("ok", "off") or (each.verdict == "unpredicted" and each.name in _ALWAYS)
+
+
+_ALWAYS = ("router/highest", "router/lowest", "router/load", "experts/distance")
+
+
+def _row(check: Check, each: Quantity) -> list[str]:
+    values = [number(each.values[size][-1]) for size in check.sizes]
+    exponent = each.judged if each.judged is not None else each.exponents[-1]
+    shown = "" if exponent is None else exponent.text(2)
+    verdict = each.verdict + ("" if each.stable else ", not stable")
+    return [each.name, *values, shown, _expected(each), verdict]
+
+
+def _expected(each: Quantity) -> str:
+    if each.expected is None or each.expected.power is None:
+        return ""
+    power = float(each.expected.power)
+    low = power - float(each.expected.slack)
+    text = f"{power:.2g}" if low == power else f"{low:.2g} … {power:.2g}"
+    simulated = any(prediction is not None and prediction.source == "simulated" for prediction in each.predicted)
+    return text.replace("-", "−") + (" (simulated)" if simulated else "")

@@ -1,0 +1,280 @@
+"""One MoE layer against its start: every term of the sum over experts, forward and backward.
+
+With W = W_0 + ΔW for the experts' two layers (2: in, 3: out), the router Q and the readout (4), h2 = a(W2 h1), and the
+gate φ of now (times the aggregation factor) everywhere, the paper's (Agg) is
+
+    Σ φ W3 h2 =  Σ φ W3_0 h2_0  +  Σ φ W3_0 Δh2  +  Σ φ ΔW3 h2_0  +  Σ φ ΔW3 Δh2
+                 init              propagating      effective        cross
+
+where propagating is A21, made upstream (W3_0 [a(W2_0 h1) - a(W2_0 h1_0)]), plus A22, made by the experts' first layer
+(W3_0 [a(W2 h1) - a(W2_0 h1)]). Backward, with δ what comes back to the sum, split into what W4_0 and what ΔW4 sent (.1
+and .2), and D = φ a'(W2 h1):
+
+    Σ W2ᵀ D W3ᵀ δ =  Σ W2_0ᵀ D W3_0ᵀ δ  +  Σ W2_0ᵀ D ΔW3ᵀ δ  +  Σ ΔW2ᵀ D W3_0ᵀ δ  +  Σ ΔW2ᵀ D ΔW3ᵀ δ
+                     A4                    A5                   A6                   E
+
+All sums are exact with any activation, soft and top-K. Experts are taken a few at a time: outputs of all of them,
+M x tokens x width, never exist.
+
+Shapes: R replicas, T tokens, N width, M experts (m of them at a time), E expert width, F rows of w_in (2E if gated).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mssp.measure.magnitudes import Sizes, rms, rms_of_products
+from mssp.nn.expert_paths import ExpertWeights, hidden_units
+
+FORWARD = ("init", "A21", "A22", "effective", "cross")
+BACKWARD = ("A4", "A5", "A6", "E")
+_SENT = ("init", "update")  # by W4_0, by ΔW4; where there is but one part, it is the update's
+_LARGEST = 2**22  # numbers in one tensor of a few experts' outputs
+
+
+@dataclass(frozen=True)
+class ExpertLayer:
+    """A MoE layer at one moment.
+
+    Args:
+        x: what enters it, [R, T, N].
+        router: Q, [R, M, N].
+        weights: of the experts, with a leading axis R.
+        pre: what enters the hidden units, [R, T, M, F].
+        gates: φ without the aggregation factor, zero where an expert is not chosen, [R, T, M].
+        aggregation: the factor, a number or [R, 1, 1].
+    """
+
+    x: Tensor
+    router: Tensor
+    weights: ExpertWeights
+    pre: Tensor
+    gates: Tensor
+    aggregation: float | Tensor
+
+
+@dataclass(frozen=True)
+class ExpertTerms:
+    """What a MoE layer is made of.
+
+    Args:
+        forward: the terms of the sum over experts, [R, T, N], by the names in ``FORWARD``.
+        backward: for each part of δ, the terms of what goes back to the layer's input, by the names in ``BACKWARD``.
+        to_gates: for each part of δ, what goes back to the gates through W3_0 and through ΔW3, [R, T, M].
+        sizes: of everything that is measured expert by expert.
+    """
+
+    forward: Mapping[str, Tensor]
+    backward: Sequence[Mapping[str, Tensor]]
+    to_gates: Sequence[tuple[Tensor, Tensor]]
+    sizes: Sizes
+
+
+def expert_terms(start: ExpertLayer, now: ExpertLayer, act: str, backs: Sequence[Tensor]) -> ExpertTerms:
+    """The terms of one layer; ``backs`` are the parts of δ, [R, T, N] each (none for the forward pass alone).
+
+    A bias of the experts' second layer counts with its weights: b_0 with W3_0, Δb with ΔW3.
+    """
+    sums = _Sums(now.x, len(backs))
+    gates = now.gates * now.aggregation
+    for part in _parts(now):
+        few = _Few(start, now, gates, act, part)
+        few.forward(sums)
+        few.backward(sums, backs)
+    to_gates = [(torch.cat(initial, -1), torch.cat(update, -1)) for initial, update in sums.to_gates]
+    b_0, b = start.weights.b_out, now.weights.b_out
+    if b_0 is not None and b is not None:
+        sums.terms["init"] = sums.terms["init"] + gates @ b_0
+        sums.terms["effective"] = sums.terms["effective"] + gates @ (b - b_0)
+        to_gates = [
+            (initial + back @ b_0.mT, update + back @ (b - b_0).mT)
+            for back, (initial, update) in zip(backs, to_gates, strict=True)
+        ]
+    to_gates = [(initial * now.aggregation, update * now.aggregation) for initial, update in to_gates]
+    return ExpertTerms(sums.terms, sums.back_terms, to_gates, sums.sizes())
+
+
+def moe_sizes(
+    start: ExpertLayer,
+    now: ExpertLayer,
+    act: str,
+    backs: Mapping[str, Tensor],
+    through_gate: Callable[[Tensor], Tensor],
+) -> Sizes:
+    """Every size of one MoE layer but those of its router as a linear map.
+
+    Args:
+        backs: the parts of δ by the readout's part that sent them: ``init`` (W4_0) and ``update`` (ΔW4).
+        through_gate: from a gradient at the gates to that at the router's logits.
+    """
+    terms = expert_terms(start, now, act, list(backs.values()))
+    forward = terms.forward
+    sizes = {f"aggregate/{name}": rms(term) for name, term in forward.items()}
+    sizes["aggregate/propagating"] = rms(forward["A21"] + forward["A22"])
+    sizes |= terms.sizes
+    if not backs:
+        return sizes
+    names = {"init": ".1", "update": ".2"}
+    for name in BACKWARD:
+        parts = dict(zip(backs, (each[name] for each in terms.backward), strict=True))
+        sizes[f"backward/{name}"] = rms(_total(list(parts.values())))
+        sizes |= {f"backward/{name}{names[sent]}": rms(part) for sent, part in parts.items()}
+    for sent, (initial, update) in zip(backs, terms.to_gates, strict=True):
+        sizes |= {f"backward/phi-init-{sent}": rms(initial), f"backward/phi-update-{sent}": rms(update)}
+    through = {
+        "init": through_gate(_total([initial for initial, _ in terms.to_gates])),
+        "update": through_gate(_total([update for _, update in terms.to_gates])),
+    }
+    change = now.router - start.router
+    for expert, back in through.items():
+        sizes |= {f"backward/router-init-{expert}": rms(back @ start.router)}
+        sizes |= {f"backward/router-update-{expert}": rms(back @ change)}
+    return sizes
+
+
+def distance_between_experts(weights: ExpertWeights) -> Tensor:
+    """The RMS of the difference between an expert and the next, over both layers: exactly 0 for tied experts, [R]."""
+    if weights.experts == 1:
+        return weights.w_in.new_zeros(len(weights.w_in), dtype=torch.float64)
+    squares = [rms(each[:, 1:] - each[:, :-1]).square() for each in (weights.w_in, weights.w_out)]
+    return (_total(squares) / 2).sqrt()
+
+
+class _Sums:
+    """What accumulates over experts: sums of terms, and sums of squares of what is measured per expert."""
+
+    def __init__(self, x: Tensor, parts: int) -> None:
+        zeros = torch.zeros_like(x)
+        self.terms = dict.fromkeys(FORWARD, zeros)
+        self.back_terms = [dict.fromkeys(BACKWARD, zeros) for _ in range(parts)]
+        self.to_gates: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in range(parts)]
+        self._squares: dict[str, Tensor] = {}
+
+    def count(self, name: str, size: Tensor, share: float) -> None:
+        """Count in the size that a share of the experts has."""
+        self._squares[name] = self._squares.get(name, torch.zeros(())) + size.square() * share
+
+    def sizes(self) -> Sizes:
+        return {name: squares.sqrt() for name, squares in self._squares.items()}
+
+
+class _Few:
+    """A few experts of a layer, as a batch of matrices."""
+
+    def __init__(self, start: ExpertLayer, now: ExpertLayer, gates: Tensor, act: str, part: slice) -> None:
+        self.start, self.now, self.act = start, now, act
+        self.gated = now.weights.gated
+        self.in_0, self.out_0 = start.weights.w_in[:, part], start.weights.w_out[:, part]
+        self.out = now.weights.w_out[:, part]
+        self.d_in, self.d_out = now.weights.w_in[:, part] - self.in_0, self.out - self.out_0
+        # Experts before tokens: [R, m, T, ...].
+        self.gates = gates[..., part].transpose(1, 2).unsqueeze(-1)
+        self.pre_0 = start.pre[..., part, :].transpose(1, 2)
+        self.pre = now.pre[..., part, :].transpose(1, 2)
+        b_out = now.weights.b_out
+        self.bias = 0.0 if b_out is None else b_out[:, part].unsqueeze(2)
+        self.experts = self.in_0.shape[1]
+        self.share = self.experts / now.gates.shape[-1]
+
+    def forward(self, sums: _Sums) -> None:
+        now, start = self.now, self.start
+        by_input, by_weights = self._into_experts(now.x - start.x, self.in_0), self._into_experts(now.x, self.d_in)
+        before, between = self._hidden(self.pre_0), self._hidden(self.pre_0 + by_input)
+        self.hidden = self._hidden(self.pre)
+        # All that passes through one matrix, at once: it is read once.
+        initial = [before, between - before, self.hidden - between]
+        later = [before, self.hidden - before]
+        sent = [*self._summed(initial, self.out_0), *self._summed(later, self.d_out)]
+        for name, term in zip(FORWARD, sent, strict=True):
+            sums.terms[name] = sums.terms[name] + term
+        per_expert = {
+            "propagating/expert_in": by_input,
+            "effective/expert_in": by_weights,
+            "propagating/expert_out": (self.hidden - before) @ self.out_0,
+            "effective/expert_out": self.hidden @ self.d_out,
+            "activation/expert_in": self.pre,
+            "activation/expert_out": self.hidden @ self.out + self.bias,
+            "change/expert_in": self.pre - self.pre_0,
+            "input/expert_in": now.x,
+            "input-change/expert_in": now.x - start.x,
+            "input/expert_out": self.hidden,
+            "input-change/expert_out": self.hidden - before,
+            "weights/expert_in": self.in_0,
+            "weights/expert_out": self.out_0,
+            "update/expert_in": self.d_in,
+            "update/expert_out": self.d_out,
+        }
+        for name, term in per_expert.items():
+            sums.count(name, rms(term), self.share)
+
+    def backward(self, sums: _Sums, backs: Sequence[Tensor]) -> None:
+        if not backs:
+            return
+        slopes = self._slopes()
+        # What comes back to the hidden units through W3_0 and ΔW3, for each part of δ: [R, m, T, E].
+        through_0 = [self._into_experts(back, self.out_0) for back in backs]
+        through_d = [self._into_experts(back, self.d_out) for back in backs]
+        to_pre = []
+        for k, (by_0, by_d) in enumerate(zip(through_0, through_d, strict=True)):
+            sums.to_gates[k][0].append((by_0 * self.hidden).sum(-1).transpose(1, 2))
+            sums.to_gates[k][1].append((by_d * self.hidden).sum(-1).transpose(1, 2))
+            both = [self._to_pre(self.gates * by_0, slopes), self._to_pre(self.gates * by_d, slopes)]
+            terms = [*self._summed(both, self.in_0, gated=False), *self._summed(both, self.d_in, gated=False)]
+            for name, term in zip(BACKWARD, terms, strict=True):
+                sums.back_terms[k][name] = sums.back_terms[k][name] + term
+            to_pre.append(both[0] + both[1])
+        back_to_pre, back = _total(to_pre), _total(backs).unsqueeze(1)
+        per_expert = {
+            "backward/propagating/expert_out": self.gates * _total(through_0),
+            "backward/effective/expert_out": self.gates * _total(through_d),
+            "backward/propagating/expert_in": back_to_pre @ self.in_0,
+            "backward/effective/expert_in": back_to_pre @ self.d_in,
+        }
+        for name, by_0, by_d in zip(_SENT[-len(backs) :], through_0, through_d, strict=True):
+            per_expert[f"backward/h2-init-{name}"] = self.gates * by_0
+            per_expert[f"backward/h2-update-{name}"] = self.gates * by_d
+        for name, term in per_expert.items():
+            sums.count(name, rms(term), self.share)
+        tokens, shape = self.now.x.shape[1], (-1, self.experts, -1, -1)
+        of_in = rms_of_products(back_to_pre, self.now.x.unsqueeze(1).expand(shape))
+        of_out = rms_of_products(self.gates * self.hidden, back.expand(shape))
+        sums.count("gradient/expert_in", of_in / tokens, self.share)
+        sums.count("gradient/expert_out", of_out / tokens, self.share)
+
+    def _into_experts(self, x: Tensor, weights: Tensor) -> Tensor:
+        """What all of them make of one input [R, T, N] by weights [R, m, E, N]: [R, m, T, E], as one product."""
+        wide: Tensor = x @ weights.flatten(1, 2).mT
+        return wide.view(*wide.shape[:2], self.experts, -1).transpose(1, 2)
+
+    def _summed(self, hidden: Sequence[Tensor], weights: Tensor, *, gated: bool = True) -> Sequence[Tensor]:
+        """The sums over experts of what several hidden units [R, m, T, E] send through weights [R, m, E, N]."""
+        rows = torch.cat([self.gates * each if gated else each for each in hidden], 2)
+        wide = rows.transpose(1, 2).flatten(2) @ weights.flatten(1, 2)
+        return wide.chunk(len(hidden), 1)
+
+    def _hidden(self, pre: Tensor) -> Tensor:
+        return hidden_units(pre, self.act, self.gated)
+
+    def _slopes(self) -> Tensor:
+        """The derivative of each hidden unit in each of its inputs, [R, m, T, F]."""
+        with torch.enable_grad():
+            pre = self.pre.detach().requires_grad_()
+            return torch.autograd.grad(self._hidden(pre).sum(), pre)[0]
+
+    def _to_pre(self, back: Tensor, slopes: Tensor) -> Tensor:
+        return torch.cat([back, back], -1) * slopes if self.gated else back * slopes
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    return sum(parts[1:], parts[0])
+
+
+def _parts(layer: ExpertLayer) -> Iterator[slice]:
+    """Experts a few at a time, so that a tensor of their outputs stays small."""
+    R, T, M = layer.gates.shape
+    at_once = max(_LARGEST // (R * T * layer.x.shape[-1]), 1)
+    return (slice(first, first + at_once) for first in range(0, M, at_once))

@@ -1,0 +1,69 @@
+"""Sizes of tensors for R replicas at once: every tensor here has a leading axis of replicas, every size is [R]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+Sizes = dict[str, Tensor]
+_SMALL = 1e-15
+
+
+def rms(x: Tensor) -> Tensor:
+    """Root mean square over all entries of each replica.
+
+    >>> rms(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([3.5355, 0.0000], dtype=torch.float64)
+    """
+    rows = x.flatten(1)
+    norm = torch.linalg.vector_norm
+    size: Tensor = norm(rows, dim=1, dtype=None if _is_plain(rows) else torch.float64).double()
+    if x.device.type == "cpu" and rows.dtype == torch.float32 and bool((size < _SMALL).any()):
+        # Squares that float32 cannot hold, or zero indeed.
+        size = norm(rows, dim=1, dtype=torch.float64)
+    mean: Tensor = size / rows.shape[1] ** 0.5
+    return mean
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether a sum of squares may be taken as it is: on a GPU float64 costs nothing, the numbers being read anyway."""
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+
+
+def rms_of_products(rows: Tensor, columns: Tensor) -> Tensor:
+    """The RMS of rowsᵀ columns, which is a weight's gradient, without the matrix where few tokens make it cheaper.
+
+    >>> rows, columns = torch.randn(1, 5, 7), torch.randn(1, 5, 30)
+    >>> bool(torch.isclose(rms_of_products(rows, columns), rms(rows.mT @ columns)))
+    True
+
+    Args:
+        rows: [R, ..., T, a], what came back to the outputs.
+        columns: [R, ..., T, b], what entered; axes between R and T are layers of their own.
+    """
+    T, a, b = rows.shape[-2], rows.shape[-1], columns.shape[-1]
+    if a * b <= T * (a + b):
+        return rms(rows.mT @ columns)
+    # The sum of squares of a product of two factors is that of the tokens' inner products on both sides.
+    squares = ((rows @ rows.mT).double() * (columns @ columns.mT).double()).flatten(1).sum(1)
+    layers = rows[0].numel() // (T * a)
+    return (squares.clamp_min(0) / (layers * a * b)).sqrt()
+
+
+class Pool:
+    """Sizes by name; those of one name (the layers of one role) are pooled as a root mean square."""
+
+    def __init__(self) -> None:
+        self._squares: dict[str, list[Tensor]] = {}
+
+    def add(self, name: str, size: Tensor) -> None:
+        self._squares.setdefault(name, []).append(size.detach().double().square())
+
+    def add_all(self, sizes: Mapping[str, Tensor]) -> None:
+        for name, size in sizes.items():
+            self.add(name, size)
+
+    def sizes(self) -> Sizes:
+        return {name: torch.stack(each).mean(0).sqrt() for name, each in self._squares.items()}

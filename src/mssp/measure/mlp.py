@@ -1,0 +1,136 @@
+"""Every size of R MLP MoEs in training, read off the activations of their one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from mssp.measure.experts import ExpertLayer, distance_between_experts, moe_sizes
+from mssp.measure.linear_maps import Layer, layer_sizes
+from mssp.measure.magnitudes import Pool, Sizes, rms
+from mssp.measure.routing import routing_sizes
+from mssp.nn import mlp
+from mssp.nn.expert_paths import ExpertWeights
+
+
+class MLPProbe:
+    """Measures MLP MoEs on a fixed batch against the weights they have now.
+
+    Args:
+        multipliers: of the forward pass, [R, 1, 1] each.
+        parameters: of R replicas, [R, ...]; copied, as the start that later weights are measured against.
+        x, targets: the probe batch: [T, D] and [T, ...], which all replicas share, or [G, T, D] and [G, T, ...],
+            shared by groups of R/G consecutive ones.
+    """
+
+    def __init__(
+        self,
+        config: mlp.MLPConfig,
+        multipliers: mlp.Multipliers,
+        parameters: mlp.Parameters,
+        x: Tensor,
+        targets: Tensor,
+    ) -> None:
+        self._config, self._multipliers, self._x = config, multipliers, x
+        self._start = {name: each.detach().clone() for name, each in parameters.items()}
+        self._splits = bool(self._start["readout"].any())  # otherwise all is sent by the readout's update
+        replicas, grouped = len(self._start["readout"]), x.dim() > 2
+        self._inputs, self._targets = (
+            each.repeat_interleave(replicas // len(each), 0) if grouped else each.expand(replicas, *each.shape)
+            for each in (x, targets)
+        )
+        with torch.no_grad():
+            self._acts = mlp.forward(self._start, x, config, multipliers)
+
+    def __call__(self, parameters: mlp.Parameters) -> Sizes:
+        """Every size by name, [R], float64."""
+        now = {name: each.detach() for name, each in parameters.items()}
+        with torch.enable_grad():
+            acts = mlp.forward(now, self._x.detach().requires_grad_(), self._config, self._multipliers)
+            backs = self._backward(acts, now)
+        acts = {name: each.detach() for name, each in acts.items()}
+        with torch.no_grad():
+            return self._sizes(now, acts, backs)
+
+    def _sizes(self, now: mlp.Parameters, acts: mlp.Activations, backs: Mapping[str, Mapping[str, Tensor]]) -> Sizes:
+        pool = Pool()
+        inputs = self._inputs
+        pool.add_all(self._layer("embedding", "embedding", now, inputs, inputs, _total(backs["embedding"])))
+        before, after = self._acts["features"], acts["features"]
+        for block in range(self._config.blocks):
+            name = f"blocks.{block}."
+            pool.add_all(self._moe(name, now, acts, before, after, backs[f"{name}aggregate"]))
+            pool.add_all(self._layer("router", f"{name}router", now, before, after, _total(backs[f"{name}router"])))
+            before, after = self._acts[f"{name}output"], acts[f"{name}output"]
+        pool.add_all(self._layer("readout", "readout", now, before, after, backs["readout"]["output"]))
+        pool.add("features/delta", rms(after - before))
+        for role, name in (("embedding", "features"), ("readout", "readout")):
+            pool.add(f"activation/{role}", rms(acts[name]))
+            pool.add(f"change/{role}", rms(acts[name] - self._acts[name]))
+        return pool.sizes()
+
+    def _layer(self, role: str, name: str, now: mlp.Parameters, before: Tensor, after: Tensor, back: Tensor) -> Sizes:
+        return layer_sizes(role, Layer(self._start[name], before), Layer(now[name], after), back)
+
+    def _moe(
+        self,
+        name: str,
+        now: mlp.Parameters,
+        acts: mlp.Activations,
+        before: Tensor,
+        after: Tensor,
+        backs: Mapping[str, Tensor],
+    ) -> Sizes:
+        first = self._moment(name, self._start, self._acts, before)
+        last = self._moment(name, now, acts, after)
+        logits, logits_0 = acts[f"{name}router"], self._acts[f"{name}router"]
+        aggregate, aggregate_0 = acts[f"{name}aggregate"], self._acts[f"{name}aggregate"]
+        return {
+            **moe_sizes(first, last, self._config.activation, backs, lambda back: self._through_gate(logits, back)),
+            "activation/router": rms(logits),
+            "router/delta": rms(logits - logits_0),
+            "activation/aggregate": rms(aggregate),
+            "change/aggregate": rms(aggregate - aggregate_0),
+            "experts/distance": distance_between_experts(last.weights),
+            **routing_sizes([mlp.routing(each, self._config) for each in logits]),
+        }
+
+    def _moment(self, name: str, parameters: mlp.Parameters, acts: mlp.Activations, x: Tensor) -> ExpertLayer:
+        return ExpertLayer(
+            x,
+            parameters[f"{name}router"],
+            ExpertWeights(parameters[f"{name}w_in"], parameters[f"{name}w_out"]),
+            acts[f"{name}expert_in"],
+            acts[f"{name}gates"],
+            self._multipliers.aggregation,
+        )
+
+    def _through_gate(self, logits: Tensor, back: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = logits.detach().requires_grad_()
+            return torch.autograd.grad(mlp.gates(leaf, self._config), leaf, back)[0]
+
+    def _backward(self, acts: mlp.Activations, now: mlp.Parameters) -> dict[str, dict[str, Tensor]]:
+        """What comes back to every layer's output, by what the readout's parts sent; to the readout's, ``output``."""
+        outputs = acts["readout"].detach().requires_grad_()
+        losses = mlp.loss(outputs, self._targets, self._config.loss)
+        tokens = outputs.shape[-2]
+        at_output = torch.autograd.grad(losses.sum() * tokens, outputs)[0]  # a token's own loss, not its share
+        start = self._start["readout"]
+        parts = {"init": start, "update": now["readout"] - start} if self._splits else {"update": now["readout"]}
+        blocks = range(self._config.blocks)
+        names = ["embedding", *(f"blocks.{b}.{what}" for b in blocks for what in ("aggregate", "router"))]
+        found: dict[str, dict[str, Tensor]] = {name: {} for name in names} | {"readout": {"output": at_output}}
+        last = acts[f"blocks.{self._config.blocks - 1}.output"]
+        for sent, weight in parts.items():
+            grads = torch.autograd.grad(last, [acts[name] for name in names], at_output @ weight, retain_graph=True)
+            for name, grad in zip(names, grads, strict=True):
+                found[name][sent] = grad
+        return found
+
+
+def _total(parts: Mapping[str, Tensor]) -> Tensor:
+    first, *rest = parts.values()
+    return sum(rest, first)

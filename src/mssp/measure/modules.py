@@ -1,0 +1,347 @@
+"""Every size of any model in training, recorded by hooks: what MLPProbe measures, for a GPT or a model of one's own.
+
+Linear layers and lookups are measured wherever they stand, MoE layers of ``mssp.nn`` with all the terms of their sums
+over experts. Other parameters have the sizes that need no input: of themselves, their updates and their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from mssp.description import Claims, described_parameters
+from mssp.measure.experts import ExpertLayer, distance_between_experts, moe_sizes
+from mssp.measure.linear_maps import Layer, layer_sizes
+from mssp.measure.magnitudes import Pool, Sizes, rms
+from mssp.measure.recording import Passage, recorded, undisturbed, wide_copy
+from mssp.measure.routing import routing_sizes
+from mssp.nn.expert_paths import ExpertWeights, all_pre_activations, gates_of_all
+from mssp.nn.moe import MoE
+from mssp.nn.router import Router, Routing
+from mssp.param_info import ParamInfo
+from mssp.rules import BIASES, GAINS
+
+Loss = Callable[[nn.Module, Any], Tensor | None]
+Described = list[tuple[ParamInfo, nn.Parameter]]
+# Which parameters have by themselves, whether or not what they compute is known here.
+_OF_PARAMETERS = ("weights/", "update/", "gradient/")
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of a forward pass."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+class ModuleProbe:
+    """Measures a model on a fixed batch against the weights it has now.
+
+    >>> model = nn.Sequential(nn.Linear(12, 8, bias=False), nn.Linear(8, 3, bias=False))
+    >>> claims = {"0.weight": ParamInfo("embedding", layout="out in"),
+    ...           "1.weight": ParamInfo("readout", layout="out in")}
+    >>> x = torch.randn(5, 12)
+    >>> probe = ModuleProbe(model, x, lambda model, x: model(x).square().mean(), claims)
+    >>> with torch.no_grad():
+    ...     _ = model[0].weight.mul_(2)
+    >>> sizes = probe()
+    >>> bool(sizes["propagating/readout"] > 0), sizes["effective/readout"]
+    (True, tensor([0.], dtype=torch.float64))
+
+    Args:
+        batch: what ``loss`` takes; what enters every layer is kept, so let it be small.
+        loss: the mean loss on the batch, as in training. Without it the model is called on the batch (a tuple is its
+            arguments, a mapping its keyword arguments) and the ``loss`` of its output is taken; where there is none,
+            only the forward pass is measured.
+        claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
+
+    What comes back to a MoE layer is split into what the readout's initial weights and what its update sent where the
+    readout is one Linear of its own. Where there is none or several, or it is tied to the embedding, or starts at zero,
+    all of it counts as sent by the update. In a split, a loss that bypasses the readout (load balancing) is in no part.
+
+    Experts that are modules of their own are linear layers like any other. Under top-K an expert sees other tokens when
+    the routing has changed, and how its input changed cannot be said: this is noticed by the number of tokens.
+    """
+
+    def __init__(self, model: nn.Module, batch: Any, loss: Loss | None = None, claims: Claims | None = None) -> None:
+        self._model, self._batch, self._loss = _unwrapped(model), batch, loss or own_loss
+        self._described = described_parameters(model, claims)
+        check_whole(self._described)
+        self._maps = list(_linear_maps(self._model, self._described))
+        self._lookups = list(_lookups(self._model, self._described))
+        self._moes = [module for module in self._model.modules() if isinstance(module, MoE)]
+        trained = [parameter for _, parameter in self._described]
+        if not trained:
+            raise ValueError("the model has no trainable parameters to measure")
+        self._device = trained[0].device
+        held = [*trained, *(each for moe in self._moes for each in moe.parameters())]
+        self._start: dict[Tensor, Tensor] = {parameter: wide_copy(parameter) for parameter in held}
+        self._readout = self._splitting_readout()
+        with undisturbed(self._model), torch.no_grad(), recorded(self._hooked()) as passed:
+            self._loss(self._model, batch)
+        self._before = passed
+
+    def _splitting_readout(self) -> nn.Linear | Router | None:
+        """The one readout whose initial weights and update both send something back."""
+        found = [each for each in self._maps if each.role == "readout"]
+        alone = len(found) == 1 and not found[0].tied and bool(self._start[found[0].module.weight].any())
+        return found[0].module if alone else None
+
+    def __call__(self) -> Sizes:
+        """Every size by name, [1], float64."""
+        return self.measure()[0]
+
+    def measure(self) -> tuple[Sizes, Tensor | None]:
+        """Every size by name, and the loss on the batch."""
+        with undisturbed(self._model):
+            with torch.enable_grad(), recorded(self._hooked()) as passed:
+                loss = self._loss(self._model, self._batch)
+            gradients = None if loss is None else self._backward(loss, passed)
+            with torch.no_grad():
+                return self._sizes(passed, gradients), None if loss is None else loss.detach()
+
+    def _hooked(self) -> set[nn.Module]:
+        parts = {part for moe in self._moes for part in (moe.router, moe.experts)}
+        return {each.module for each in self._maps} | {module for _, module in self._lookups} | parts
+
+    def _backward(self, loss: Tensor, passed: Mapping[nn.Module, Passage]) -> _Gradients:
+        if loss.numel() != 1 or not loss.requires_grad:
+            raise ValueError(f"a loss is one number that depends on the parameters, got {tuple(loss.shape)}")
+        sources = {module: each for module, each in passed.items() if each.out_of}
+        parameters = [parameter for _, parameter in self._described if parameter.requires_grad]  # still
+        edges = [edge for each in sources.values() for edge in each.out_of] + [get_gradient_edge(p) for p in parameters]
+        found = torch.autograd.grad(loss, edges, torch.ones_like(loss), retain_graph=True, allow_unused=True)
+        rest = iter(found)
+        # Of a token's own loss, not of its share in the mean.
+        tokens = self._tokens(passed)
+        backs = {module: each.back([next(rest) for _ in each.out_of]) * tokens for module, each in sources.items()}
+        return _Gradients(dict(zip(parameters, rest, strict=True)), backs, self._sent_by_readout(passed, backs))
+
+    def _tokens(self, passed: Mapping[nn.Module, Passage]) -> int:
+        """Over how many tokens the loss is a mean: the readout's. An expert sees fewer, layers before pooling more."""
+        at_readout = [
+            passed[each.module].tokens for each in self._maps if each.role == "readout" and each.module in passed
+        ]
+        return max(at_readout or [each.tokens for each in passed.values()], default=1)
+
+    def _sent_by_readout(
+        self, passed: Mapping[nn.Module, Passage], backs: Mapping[nn.Module, Tensor]
+    ) -> dict[nn.Module, dict[str, Tensor]]:
+        """What comes back to every MoE layer's sum, by the part of the readout that sent it."""
+        layers = [moe.experts for moe in self._moes if moe.experts in backs]
+        readout = self._readout
+        if readout is None or readout not in passed or not passed[readout].into or not layers:
+            return {layer: {"update": backs[layer]} for layer in layers}
+        start = self._start[readout.weight]
+        found: dict[nn.Module, dict[str, Tensor]] = {layer: {} for layer in layers}
+        for sent, weight in (("init", start), ("update", wide_copy(readout.weight) - start)):
+            back = passed[readout].by_call(backs[readout] @ weight)
+            edges = [edge for layer in layers for edge in passed[layer].out_of]
+            rest = iter(torch.autograd.grad(passed[readout].into, edges, back, retain_graph=True, allow_unused=True))
+            for layer in layers:
+                found[layer][sent] = passed[layer].back([next(rest) for _ in passed[layer].out_of])
+        return found
+
+    def _sizes(self, passed: Mapping[nn.Module, Passage], gradients: _Gradients | None) -> Sizes:
+        pool = Pool()
+        backs, parts = ({}, {}) if gradients is None else (gradients.backs, gradients.parts)
+        for each in self._maps:
+            if each.module in passed:
+                self._add(pool, self._map_sizes(each, passed[each.module], backs.get(each.module)))
+        for role, module in self._lookups:
+            if module in passed:
+                self._add(pool, self._lookup_sizes(role, module, passed[module]))
+        for moe in self._moes:
+            if moe.experts in passed:
+                self._add(pool, self._moe_sizes(moe, passed, parts.get(moe.experts, {})))
+        return {**pool.sizes(), **self._parameter_sizes(gradients)}
+
+    def _add(self, pool: Pool, sizes: Sizes) -> None:
+        # Layers of one model may be on several devices.
+        pool.add_all({k: size.to(self._device) for k, size in sizes.items() if not k.startswith(_OF_PARAMETERS)})
+
+    def _map_sizes(self, linear: _LinearMap, now: Passage, back: Tensor | None) -> Sizes:
+        role, weight, before = linear.role, linear.module.weight, self._before.get(linear.module)
+        # Under top-K an expert may have seen other tokens: nothing to compare those of now with.
+        start = before if before is not None and before.tokens == now.tokens else None
+        x, x_0 = now.x, (start or now).x
+        sizes = layer_sizes(role, Layer(self._start[weight], x_0), Layer(wide_copy(weight), x), back)
+        sizes[f"activation/{role}"] = rms(now.y)
+        if start is None:
+            del sizes[f"propagating/{role}"], sizes[f"input-change/{role}"]
+        else:
+            sizes["router/delta" if role == "router" else f"change/{role}"] = rms(now.y - start.y)
+        if role == "readout" and start is not None:
+            sizes["features/delta"] = rms(x - x_0)
+        if now.routings:
+            sizes |= routing_sizes([_merged(now.routings)])
+        return sizes
+
+    def _lookup_sizes(self, role: str, module: nn.Embedding, now: Passage) -> Sizes:
+        update = wide_copy(module.weight) - self._start[module.weight]
+        looked_up = update[now.x.flatten()].unsqueeze(0)
+        return {
+            f"effective/{role}": rms(looked_up),
+            f"propagating/{role}": rms(torch.zeros_like(looked_up)),  # the tokens stay what they are
+            f"activation/{role}": rms(now.y),
+            f"change/{role}": rms(now.y - self._before[module].y),
+        }
+
+    def _moe_sizes(self, moe: MoE, passed: Mapping[nn.Module, Passage], backs: Mapping[str, Tensor]) -> Sizes:
+        routings = passed[moe.router].routings
+        # Gates that depend on nothing trainable pass nothing back.
+        backs = backs if routings[0].logits.requires_grad else {}
+        first = _moment(moe, self._before, self._start.__getitem__)
+        last = _moment(moe, passed, wide_copy)
+        now, before = passed[moe.experts].y, self._before[moe.experts].y
+        return {
+            **moe_sizes(first, last, moe.experts.activation, backs, lambda back: _through_gates(routings, back)),
+            "activation/aggregate": rms(now),
+            "change/aggregate": rms(now - before),
+            "experts/distance": distance_between_experts(last.weights),
+        }
+
+    def _parameter_sizes(self, gradients: _Gradients | None) -> Sizes:
+        entries = Entries(self._device)
+        for info, parameter in self._described:
+            update = wide_copy(parameter) - self._start[parameter]
+            entries.add(f"weights/{info.role}", self._start[parameter])
+            entries.add(f"update/{info.role}", update)
+            if info.role in GAINS | BIASES:
+                entries.add(f"effective/{info.role}", update)
+        if gradients is not None:
+            for info, parameter in self._described:
+                gradient = gradients.parameters.get(parameter)
+                entries.add(f"gradient/{info.role}", torch.zeros_like(parameter) if gradient is None else gradient)
+        return entries.sizes()
+
+
+class Entries:
+    """Root mean squares over all entries of several tensors, by name: a large tensor counts for more than a small one.
+
+    >>> entries = Entries()
+    >>> entries.add("bias", torch.zeros(3))
+    >>> entries.add("bias", torch.ones(1))
+    >>> entries.sizes()
+    {'bias': tensor([0.5000], dtype=torch.float64)}
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self._device = device
+        self._sums: dict[str, tuple[Tensor, int]] = {}
+
+    def add(self, name: str, x: Tensor) -> None:
+        self.add_size(name, rms(x.detach().unsqueeze(0)).to(self._device), x.numel())
+
+    def add_size(self, name: str, size: Tensor | float, entries: int) -> None:
+        """So many entries whose root mean square is known."""
+        squares = torch.as_tensor(size, dtype=torch.float64, device=self._device).reshape(1).square() * entries
+        total, count = self._sums.get(name, (torch.zeros_like(squares), 0))
+        self._sums[name] = (total + squares, count + entries)
+
+    def sizes(self) -> Sizes:
+        return {name: (total / count).sqrt() for name, (total, count) in self._sums.items()}
+
+
+def check_whole(described: Described) -> None:
+    for info, parameter in described:
+        if isinstance(parameter, DTensor):  # as FSDP makes them
+            raise ValueError(f"{info.name} is sharded, and a probe reads whole parameters: probe a model without FSDP")
+
+
+def own_loss(model: nn.Module, batch: Any) -> Tensor | None:
+    """Call a model on a batch; the loss that its output holds, as our GPT's and Hugging Face's do, if it holds one."""
+    if isinstance(batch, Call):
+        output = model(*batch.args, **batch.kwargs)
+    elif isinstance(batch, Mapping):
+        output = model(**batch)
+    else:
+        output = model(*batch) if isinstance(batch, tuple) else model(batch)
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    return loss if isinstance(loss, Tensor) else None
+
+
+@dataclass(frozen=True)
+class _LinearMap:
+    role: str
+    module: nn.Linear | Router
+    tied: bool
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """Of the mean loss by every parameter; of a token's own loss at the outputs of modules, for MoE layers in parts."""
+
+    parameters: Mapping[Tensor, Tensor | None]
+    backs: Mapping[nn.Module, Tensor]
+    parts: Mapping[nn.Module, Mapping[str, Tensor]]
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model itself: DDP waits in vain for the gradients of a probe, and compiled code runs past hooks."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
+    return model if inner is model else _unwrapped(inner)
+
+
+def _owned(model: nn.Module, described: Described) -> Iterator[tuple[ParamInfo, nn.Module]]:
+    """Each parameter that is some module's ``weight``, with that module; a tied one comes with several."""
+    infos = {parameter: info for info, parameter in described}
+    for module in model.modules():
+        weight = module._parameters.get("weight")
+        if weight is not None and weight in infos:
+            yield infos[weight], module
+
+
+def _linear_maps(model: nn.Module, described: Described) -> Iterator[_LinearMap]:
+    for info, module in _owned(model, described):
+        if isinstance(module, nn.Linear | Router):
+            # A tied matrix is described as the embedding it also is.
+            yield _LinearMap("readout" if info.tied_readout else info.role, module, info.tied_readout)
+
+
+def _lookups(model: nn.Module, described: Described) -> Iterator[tuple[str, nn.Embedding]]:
+    for info, module in _owned(model, described):
+        if isinstance(module, nn.Embedding):
+            yield info.role, module
+
+
+def _moment(moe: MoE, passed: Mapping[nn.Module, Passage], values: Callable[[Tensor], Tensor]) -> ExpertLayer:
+    experts, routing, x = moe.experts, _merged(passed[moe.router].routings), passed[moe.experts].x
+    b_in, b_out = (None if each is None else values(each).unsqueeze(0) for each in (experts.b_in, experts.b_out))
+    weights = ExpertWeights(values(experts.w_in).unsqueeze(0), values(experts.w_out).unsqueeze(0), b_in, b_out)
+    return ExpertLayer(
+        x,
+        values(moe.router.weight).unsqueeze(0),
+        weights,
+        all_pre_activations(x, weights),
+        gates_of_all(routing.gates, routing.chosen, routing.experts).unsqueeze(0),
+        moe.aggregation,
+    )
+
+
+def _merged(routings: list[Routing]) -> Routing:
+    """The routings of a router's calls as one, over all their tokens; without gradients."""
+
+    def rows(name: str) -> Tensor:
+        return torch.cat([getattr(each, name).detach().flatten(0, -2) for each in routings])
+
+    chosen = None if routings[0].chosen is None else rows("chosen")
+    return Routing(rows("logits"), rows("scores"), rows("gates"), chosen, rows("probabilities"), routings[0].gate)
+
+
+def _through_gates(routings: list[Routing], back: Tensor) -> Tensor:
+    """From a gradient at the gates of all experts [1, T, M] to that at the logits, by the graph of the forward pass."""
+    with torch.enable_grad():
+        gates = [gates_of_all(each.gates, each.chosen, each.experts) for each in routings]
+    parts = back.squeeze(0).split([each[..., 0].numel() for each in gates])
+    sent = [part.view(each.shape) for part, each in zip(parts, gates, strict=True)]
+    found = torch.autograd.grad(gates, [each.logits for each in routings], sent, retain_graph=True)
+    return torch.cat([each.flatten(0, -2) for each in found]).unsqueeze(0)

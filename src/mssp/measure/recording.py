@@ -1,0 +1,144 @@
+"""What enters and leaves the modules of a model in one forward pass, without a trace of it left behind.
+
+Shapes: T tokens (rows of all calls of a module, one call after the other), a outputs, b inputs; a leading axis of one
+replica, as everywhere in this package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from mssp.nn.router import Routing, without_autocast
+
+
+class Passage:
+    """What went through a module in one forward pass.
+
+    Values are copies, in float32 or wider: models write into their tensors in place. For the same reason gradients are
+    asked for at the edges of autograd's graph, which stay those of the values that were copied.
+
+    ``routings`` are what a router returned, call by call.
+    """
+
+    def __init__(self) -> None:
+        self.routings: list[Routing] = []
+        self._into: list[GradientEdge] = []
+        self._out_of: list[GradientEdge] = []
+        self._inputs: list[Tensor] = []
+        self._outputs: list[Tensor] = []
+        self._shapes: list[tuple[torch.Size, torch.dtype]] = []
+
+    def add(self, x: Tensor, output: Tensor | Routing) -> None:
+        """One more call."""
+        y = output
+        if isinstance(output, Routing):
+            self.routings.append(output)
+            y = output.logits
+        assert isinstance(y, Tensor)
+        self._shapes.append((x.shape, x.dtype))
+        self._inputs.append(_rows(wide_copy(x)))
+        self._outputs.append(_rows(wide_copy(y)))
+        for edges, tensor in ((self._into, x), (self._out_of, y)):
+            if tensor.requires_grad:
+                edges.append(get_gradient_edge(tensor))
+
+    @property
+    def x(self) -> Tensor:
+        """What entered, [1, T, b]; of a lookup, the numbers that were looked up, [1, T, 1]."""
+        return torch.cat(self._inputs).unsqueeze(0)
+
+    @property
+    def y(self) -> Tensor:
+        """What left, [1, T, a]; of a router, its logits."""
+        return torch.cat(self._outputs).unsqueeze(0)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(rows) for rows in self._inputs)
+
+    @property
+    def into(self) -> list[GradientEdge]:
+        """Where the gradient at each call's input can be had; nothing where one of them has none."""
+        return self._into if len(self._into) == len(self._inputs) else []
+
+    @property
+    def out_of(self) -> list[GradientEdge]:
+        """As ``into``, at the outputs."""
+        return self._out_of if len(self._out_of) == len(self._outputs) else []
+
+    def by_call(self, x: Tensor) -> list[Tensor]:
+        """Rows [1, T, b] as the inputs of each call were: in their shapes and dtypes."""
+        parts = x.squeeze(0).split([len(rows) for rows in self._inputs])
+        return [part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, self._shapes, strict=True)]
+
+    def back(self, gradients: Sequence[Tensor | None]) -> Tensor:
+        """Gradients at the edges of each call's output as rows, [1, T, a]; None is what nothing depends on."""
+        found = [
+            torch.zeros_like(y) if each is None else _rows(wide_copy(each))
+            for y, each in zip(self._outputs, gradients, strict=True)
+        ]
+        return torch.cat(found).unsqueeze(0)
+
+
+def wide_copy(x: Tensor) -> Tensor:
+    """A copy without gradients, in float32 or wider where it holds numbers."""
+    return x.detach().to(torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else x.dtype, copy=True)
+
+
+@contextlib.contextmanager
+def recorded(modules: Iterable[nn.Module]) -> Iterator[Mapping[nn.Module, Passage]]:
+    """Record what goes through these modules; those that no token reaches do not appear."""
+    passed: dict[nn.Module, Passage] = {}
+
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        x = args[0] if args else next(iter(kwargs.values()))
+        if x.numel():
+            passed.setdefault(module, Passage()).add(x, output)
+
+    handles = [module.register_forward_hook(record, with_kwargs=True) for module in modules]
+    try:
+        yield passed
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Run a model without noise and dropout, in its own precision, uncompiled; everything is afterwards as before.
+
+    That is: training flags, buffers (some models count in them) and random states. A compiled model would run past
+    the hooks, and autocast around one call but not around the next would be measured as a change.
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    buffers = [(module, dict(module._buffers)) for module in model.modules() if module._buffers]
+    copies = [(each, each._version, each.clone()) for _, held in buffers for each in held.values() if each is not None]
+    devices = {each.device for each in model.parameters()}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng([each for each in devices if each.type == "cuda"]))
+        for kind in {each.type for each in devices}:
+            stack.enter_context(without_autocast(kind))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        try:
+            for module in model.modules():
+                module.training = False  # not eval(), which some models use to merge weights
+            yield
+        finally:
+            for module, training in flags:
+                module.training = training
+            for module, held in buffers:
+                module._buffers.update(held)
+            with torch.no_grad():
+                for buffer, version, copy in copies:
+                    if buffer._version != version:  # writing in vain would invalidate a graph that saved it
+                        buffer.copy_(copy)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1] if x.is_floating_point() else 1)

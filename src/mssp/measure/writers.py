@@ -1,0 +1,88 @@
+"""Where lines of a monitored run go: files, TensorBoard, wandb, functions."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was measured after so many steps.
+
+    Args:
+        loss: on the probe batch; None where it has none.
+        plan: the hash of the run's plan, on its first line.
+    """
+
+    step: int
+    sizes: dict[str, float]
+    loss: float | None = None
+    plan: str | None = None
+
+    def json(self) -> str:
+        """One object; what is not finite is null, and what is not there is left out.
+
+        >>> Line(0, {"gradient/router": 0.5, "faithfulness/router": math.inf}, loss=2.0).json()
+        '{"step": 0, "loss": 2.0, "sizes": {"gradient/router": 0.5, "faithfulness/router": null}}'
+        """
+        written: dict[str, Any] = {"step": self.step}
+        if self.plan is not None:
+            written["plan"] = self.plan
+        if self.loss is not None:
+            written["loss"] = _finite(self.loss)
+        written["sizes"] = {name: _finite(size) for name, size in self.sizes.items()}
+        return json.dumps(written, allow_nan=False)
+
+    def scalars(self) -> dict[str, float]:
+        """Everything by name; the loss by one that is not the name of the training loss."""
+        return self.sizes if self.loss is None else {"probe/loss": self.loss, **self.sizes}
+
+
+Writer = Callable[[Line], None]
+
+
+def writers(to: Any) -> list[Writer]:
+    """What writes lines to a path, an object with ``add_scalar`` or ``log``, a function, or several of them."""
+    if to is None:
+        return []
+    if isinstance(to, list | tuple):
+        return [writer for each in to for writer in writers(each)]
+    if isinstance(to, str | os.PathLike):
+        return [_to_file(Path(to))]
+    if hasattr(to, "add_scalar"):
+        return [lambda line: _each(to.add_scalar, line)]
+    if hasattr(to, "log"):
+        return [lambda line: to.log(line.scalars(), step=line.step)]
+    if callable(to):
+        return [lambda line: to(line.step, line.scalars())]
+    raise ValueError(
+        "to is a path, a TensorBoard writer (add_scalar), a wandb run (log), a function of a step and a dict, "
+        f"or a list of these; got {to!r}"
+    )
+
+
+def _to_file(path: Path) -> Writer:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ValueError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'its folder does not exist'}")
+
+    def write(line: Line) -> None:
+        # Opened and closed for each line, so that a run that dies leaves whole ones.
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line.json() + "\n")
+
+    return write
+
+
+def _each(add_scalar: Callable[[str, float, int], object], line: Line) -> None:
+    for name, value in line.scalars().items():
+        add_scalar(name, value, line.step)
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

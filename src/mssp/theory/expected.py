@@ -1,0 +1,86 @@
+"""What to expect of a quantity, and on whose word: the paper's tables, the rules, or a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from mssp.planning import Plan
+from mssp.statistics import Estimate
+from mssp.theory.propagation import ALIGNING, ALIGNMENT, Exponent, tabulated
+from mssp.theory.scaling import Implied, case_of
+
+Simulated = Mapping[str, Sequence[Estimate | None]]
+
+# What the simulation is asked for: the terms that the paper's tables hold.
+_SIMULATED = (
+    "effective/", "propagating/", "aggregate/", "activation/", "backward/", "gradient/", "features/", "router/delta",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """An exponent, where it comes from (``paper``, ``rules`` or ``simulated``), and how uncertain it is.
+
+    One that is not ``binding`` is there to compare with, and not to be judged by.
+    """
+
+    exponent: Exponent
+    source: str
+    ci: float = 0.0
+    binding: bool = True
+
+
+class Theory:
+    """Predictions for one scheme over shapes of one family.
+
+    Args:
+        plans: by the size that grows, as the rules give them.
+        simulated: exponents of the minimal linear MoE after 0, 1, ... updates, for what the paper leaves open.
+    """
+
+    def __init__(self, plans: Mapping[int, Plan], simulated: Simulated | None = None) -> None:
+        self.plan = plans[min(plans)]
+        self.depth = _only_depth_grows(plans)
+        self._implied, self._simulated = Implied(plans), simulated or {}
+        # Decay moves weights that gradients do not reach: what would be exactly zero is not.
+        self._decays = self.plan.weight_decay != 0
+
+    def prediction(self, name: str, step: int) -> Prediction | None:
+        """After so many updates; None where nobody says anything."""
+        found = tabulated(name, step, case_of(self.plan), depth=self.depth)
+        if found is not None:
+            return None if found.power is None and self._decays else Prediction(found, "paper")
+        implied = self._implied.exponent(name, step)
+        if implied is not None:
+            return None if implied.power is None and self._decays else Prediction(implied, "rules")
+        if name.startswith(_SIMULATED) and step < len(self._simulated.get(name, ())):
+            return _from_simulation(name, self._simulated[name][step], step)
+        return None
+
+    @property
+    def tied(self) -> bool:
+        """Whether experts start equal."""
+        return self._implied.tied()
+
+
+def _from_simulation(name: str, estimate: Estimate | None, step: int) -> Prediction | None:
+    # From the second update on, how far a model has come matters, and a scalar linear one comes no further than its
+    # learning rate; what the first update shows does not depend on it.
+    binding = step <= 1
+    if estimate is None:
+        return Prediction(Exponent(None), "simulated", binding=binding)
+    slack = ALIGNMENT if name in ALIGNING else Fraction(0)
+    power = Fraction(estimate.value).limit_denominator(1000)
+    return Prediction(Exponent(power, slack), "simulated", estimate.ci, binding)
+
+
+def _only_depth_grows(plans: Mapping[int, Plan]) -> bool:
+    shapes = [plans[size].target for size in sorted(plans)]
+    return all(
+        symbol == "L" or first.dims[symbol] == second.dims[symbol]
+        for first, second in pairwise(shapes)
+        for symbol in first.dims
+    )

@@ -1,0 +1,254 @@
+"""The predicted exponents, as data: how every term of the dynamics scales with the width, step by step.
+
+The tables are the paper's summaries of App. "Signal Propagation" and its text for Adam and for Regime I. "zero" is a
+term that vanishes identically. Where the paper treats a cross term apart, our "effective" (ΔW x_t) contains it and is
+of the larger order. What the rules imply (initial weights, learning rates, gradients) is read off the rules, not
+written down again (``theory/scaling.py``).
+
+Printed and corrected here (docs/errata.md): E.2 of muP after one step is N⁻³ in both regimes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+# MSSP from a zero readout, SGD and Adam alike: the first update moves the readout alone, the second everything, and
+# from then on nothing changes its order. "from" is the number of updates at which a term is there.
+_MSSP = """
+                                     from  I     II    III
+    effective/embedding              2     0     0     0
+    effective/router                 2     0     0     0
+    effective/expert_in              2     0     0     0
+    effective/expert_out             2     0     0     0
+    effective/readout                1     0     0     0
+    propagating/embedding            -     zero  zero  zero
+    propagating/router               2     zero  0     0
+    propagating/expert_in            2     0     0     0
+    propagating/expert_out           2     0     1/2   0
+    propagating/readout              -     zero  zero  zero
+    aggregate/init                   0     0     0     0
+    aggregate/propagating            2     0     0     0
+    aggregate/A21                    2     0     0     0
+    aggregate/A22                    2     0     0     0
+    aggregate/effective              2     0     0     0
+    aggregate/cross                  2     0     0     0
+    activation/embedding             0     0     0     0
+    activation/router                0     -     0     0
+    activation/expert_in             0     0     0     0
+    activation/expert_out            0     0     1/2   0
+    activation/aggregate             0     0     0     0
+    activation/readout               1     0     0     0
+    features/delta                   2     0     0     0
+    router/delta                     2     0     0     0
+    backward/propagating/readout     -     zero  zero  zero
+    backward/effective/readout       1     -1    -1    -1
+    backward/propagating/expert_out  1     -1    -1    -2
+    backward/effective/expert_out    2     -1    -1    -2
+    backward/propagating/expert_in   1     -1    -3/2  -2
+    backward/effective/expert_in     2     -1    -2    -2
+    backward/propagating/router      1     zero  -1    -1
+    backward/effective/router        2     -1    -1    -1
+    backward/h2-init-update          1     -1    -1    -2
+    backward/h2-update-update        2     -1    -1    -2
+    backward/phi-init-update         1     0     -1    -1
+    backward/phi-update-update       2     0     -1    -1
+    backward/A4                      1     -1    -1    -1
+    backward/A5                      2     -1    -1    -1
+    backward/A6                      2     -1    -1    -1
+    backward/E                       2     -1    -1    -1
+    backward/router-init-init        1     zero  -1    -1
+    backward/router-init-update      2     zero  -1    -1
+    backward/router-update-init      2     -1    -1    -1
+    backward/router-update-update    2     -1    -1    -1
+"""
+
+# muP with its own readout, std 1/N, under SGD, after 0, 1 and 2 updates. There the paper's analysis ends, and its
+# experiments find exponents between the clean ones: beyond, only the initial aggregate is predicted, which never
+# recovers. "-" is what the tables do not tell apart.
+_MUP = """
+                                     II                  III
+    effective/embedding              zero  -1/2  0       zero  -1/2  0
+    effective/expert_in              zero  -1/2  0       zero  0     0
+    effective/expert_out             zero  0     0       zero  0     0
+    propagating/embedding            zero  zero  zero    zero  zero  zero
+    propagating/expert_in            zero  -1/2  0       zero  -1/2  0
+    propagating/expert_out           zero  -1/2  0       zero  0     0
+    aggregate/init                   -1/2  -1/2  -1/2    -1/2  -1/2  -1/2
+    aggregate/propagating            zero  -1    -1/2    zero  0     0
+    aggregate/A21                    zero  -1    -1/2    zero  -1    -1/2
+    aggregate/A22                    zero  -1    -1/2    zero  0     0
+    aggregate/effective              zero  0     0       zero  0     0
+    aggregate/cross                  zero  -1    0       zero  -1    0
+    activation/embedding             0     0     0       0     0     0
+    activation/router                0     0     0       0     0     0
+    activation/expert_in             0     0     0       0     0     0
+    activation/expert_out            0     0     0       0     0     0
+    activation/aggregate             -1/2  0     0       -1/2  0     0
+    activation/readout               -1    0     0       -1    0     0
+    backward/propagating/readout     -1    -1    -1      -1    -1    -1
+    backward/effective/readout       zero  -3/2  -1      zero  -3/2  -1
+    backward/propagating/router      -3/2  -1    -1      -3/2  -1    -1
+    backward/effective/router        zero  -2    -1      zero  -2    -1
+    backward/h2-init-init            -3/2  -3/2  -3/2    -2    -2    -2
+    backward/h2-init-update          zero  -2    -3/2    zero  -5/2  -2
+    backward/h2-update-init          zero  -1    -1      zero  -2    -2
+    backward/h2-update-update        zero  -2    -1      zero  -3    -2
+    backward/phi-init-init           -3/2  -3/2  -3/2    -     -     -
+    backward/phi-init-update         zero  -2    -3/2    -     -     -
+    backward/phi-update-init         zero  -1    -1      -     -     -
+    backward/phi-update-update       zero  -2    -1      -     -     -
+    backward/A4.1                    -3/2  -3/2  -3/2    -3/2  -3/2  -3/2
+    backward/A4.2                    zero  -2    -3/2    zero  -2    -3/2
+    backward/A5.1                    zero  -1    -1      zero  -1    -1
+    backward/A5.2                    zero  -2    -1      zero  -2    -1
+    backward/A6.1                    zero  -2    -2      zero  -1    -1
+    backward/A6.2                    zero  -3    -2      zero  -2    -1
+    backward/E.1                     zero  -2    -1      zero  -2    -1
+    backward/E.2                     zero  -3    -1      zero  -3    -1
+    backward/A4                      -3/2  -3/2  -3/2    -3/2  -3/2  -3/2
+    backward/A5                      zero  -1    -1      zero  -1    -1
+    backward/A6                      zero  -2    -2      zero  -1    -1
+    backward/E                       zero  -2    -1      zero  -2    -1
+    backward/router-init-init        -3/2  -3/2  -3/2    -     -     -
+    backward/router-init-update      zero  -1    -1      -     -     -
+    backward/router-update-init      zero  -2    -2      -     -     -
+    backward/router-update-update    zero  -2    -1      -     -     -
+    effective/readout                -     -     -       zero  -1    0
+    propagating/readout              -     -     -       zero  0     0
+    gradient/embedding               -3/2  -1    -1      -3/2  -1    -1
+    gradient/router                  -3/2  -1    -1      -3/2  -1    -1
+    gradient/expert_in               -3/2  -1    -1      -2    -2    -2
+    gradient/expert_out              -2    -2    -2      -2    -2    -2
+    gradient/readout                 -1/2  0     0       -1/2  0     0
+"""
+
+_ANALYSED = 2
+
+# Inner products over the width between features and errors: random at first, where they fall N^-1/2 faster, and of the
+# predicted order once features align with the error. On the way an exponent between the two is no miss.
+ALIGNING = frozenset({
+    "effective/router", "router/delta", "backward/phi-init-update", "backward/phi-update-update",
+    "backward/effective/router", "backward/propagating/router", "backward/router-init-init",
+    "backward/router-init-update", "backward/router-update-init", "backward/router-update-update", "gradient/router",
+})  # fmt: skip
+ALIGNMENT = Fraction(1, 2)
+
+# In Regime I muP differs from MSSP by its router's initial weights alone; what passes through them falls with the width
+# where theory says it should not (the paper's "anomaly"), so nothing is predicted of it.
+_THROUGH_INITIAL_ROUTER = ("propagating/router", "backward/propagating/router", "backward/router-init")
+
+# What depth adds under the 1/L multiplier: gradients inside blocks fall as 1/L, nothing else moves.
+_OUTSIDE_BLOCKS = ("/readout", "/embedding")
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """A predicted power of the size that grows; ``power`` None stands for a term that vanishes identically.
+
+    ``slack`` is how far below the power a measured exponent may still be on its way up to it.
+    """
+
+    power: Fraction | None
+    slack: Fraction = Fraction(0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a prediction is for: names as plans have them."""
+
+    scheme: str
+    regime: str
+    optimizer: str
+    readout: str
+
+
+def tabulated(name: str, step: int, case: Case, *, depth: bool = False) -> Exponent | None:
+    """The paper's exponent of a quantity after so many updates; None where it is silent.
+
+    >>> tabulated("propagating/expert_out", 5, Case("mssp", "II", "adam", "zero")).power
+    Fraction(1, 2)
+    >>> tabulated("aggregate/init", 20, Case("mup", "III", "sgd", "mup")).power
+    Fraction(-1, 2)
+
+    Args:
+        depth: the exponent in L, of a stack of residual blocks, instead of that in the width.
+    """
+    if case.scheme == "mssp" and case.readout == "zero":
+        found = _of_mssp(name, step, case.regime)
+        return _in_depth(name, found) if depth else found
+    if case.scheme != "mup" or depth:
+        return None
+    if case.regime == "I" and case.readout == "zero" and not name.startswith(_THROUGH_INITIAL_ROUTER):
+        return _of_mssp(name, step, case.regime)
+    if name == "aggregate/init":
+        # Whatever the readout and the optimizer.
+        return Exponent(Fraction(0) if case.regime == "I" else Fraction(-1, 2))
+    if case.optimizer != "sgd" or case.readout != "mup" or step > _ANALYSED:
+        return None
+    return _climbing(name, _mup().get((case.regime, name)), step)
+
+
+def stable_exponent(name: str, regime: str) -> Fraction | None:
+    """What maximal scale stability asks of a quantity once everything moves: the exponent it has under MSSP.
+
+    >>> stable_exponent("aggregate/init", "III"), stable_exponent("backward/A6", "II")
+    (Fraction(0, 1), Fraction(-1, 1))
+    """
+    found = _of_mssp(name, 2, regime)
+    return None if found is None else found.power
+
+
+def _of_mssp(name: str, step: int, regime: str) -> Exponent | None:
+    row = _mssp().get(name.removesuffix(".2"))  # without a W4_0, all of a term is what ΔW4 sends
+    if row is None:
+        return None
+    start, cells = row
+    cell = cells[regime]
+    return Exponent(None) if cell == "zero" or start > step else _exponent(name, cell)
+
+
+def _in_depth(name: str, in_width: Exponent | None) -> Exponent | None:
+    if in_width is None or in_width.power is None:
+        return in_width
+    falls = name.startswith("backward/") and not name.endswith(_OUTSIDE_BLOCKS)
+    return Exponent(Fraction(-1 if falls else 0), in_width.slack)
+
+
+def _climbing(name: str, cells: list[str] | None, step: int) -> Exponent | None:
+    """muP's terms climb from column to column at a speed that the learning rate sets: in between is no miss."""
+    found = None if cells is None else _exponent(name, cells[step])
+    if found is None or found.power is None or cells is None:
+        return found
+    before = [_exponent(name, cell) for cell in cells[:step]]
+    lowest = min((each.power for each in before if each is not None and each.power is not None), default=found.power)
+    return Exponent(found.power, max(found.power - lowest, found.slack))
+
+
+def _exponent(name: str, cell: str) -> Exponent | None:
+    if cell == "-":
+        return None
+    if cell == "zero":
+        return Exponent(None)
+    return Exponent(Fraction(cell), ALIGNMENT if name in ALIGNING else Fraction(0))
+
+
+@cache
+def _mssp() -> dict[str, tuple[int, dict[str, str]]]:
+    """By name: the update from which a term is there, and its cell for each regime."""
+    header, *rows = (line.split() for line in _MSSP.strip().splitlines())
+    regimes = header[1:]
+    return {
+        name: (0 if start == "-" else int(start), dict(zip(regimes, cells, strict=True)))
+        for name, start, *cells in rows
+    }
+
+
+@cache
+def _mup() -> dict[tuple[str, str], list[str]]:
+    """By regime and name, the cells after 0, 1 and 2 updates."""
+    header, *rows = (line.split() for line in _MUP.strip().splitlines())
+    return {
+        (regime, name): cells[3 * index : 3 * index + 3] for name, *cells in rows for index, regime in enumerate(header)
+    }

@@ -1,0 +1,105 @@
+"""What the rules themselves imply: how initial weights, learning rates, eps, gradients and factors grow over shapes.
+
+Exponents are slopes in log-log of the plans' own numbers, so that a rule changed in ``rules.py`` changes them too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+
+from mssp.planning import Plan, plan
+from mssp.statistics import slope_of
+from mssp.theory.propagation import ALIGNING, ALIGNMENT, Case, Exponent
+
+_HELD_BY_READOUT = 1  # a zero readout holds back every gradient but its own by one update
+
+
+def case_of(plan: Plan) -> Case:
+    return Case(plan.scheme, plan.regime or "", plan.optimizer, plan.readout)
+
+
+class Implied:
+    """The exponents that follow from the rules of one scheme over several shapes.
+
+    >>> from mssp import Shape
+    >>> shapes = {n: Shape(n, 16, n // 16, n // 16, 1) for n in (64, 128, 256)}
+    >>> implied = Implied({n: plan(shape, regime="II", optimizer="sgd", lr=1.0) for n, shape in shapes.items()})
+    >>> implied.exponent("weights/expert_out", 0), implied.exponent("gradient/expert_out", 2)
+    (Exponent(power=Fraction(1, 2), slack=Fraction(0, 1)), Exponent(power=Fraction(-2, 1), slack=Fraction(0, 1)))
+
+    Args:
+        plans: by the size that grows, as the rules give them: multipliers do not matter if they are the same for all.
+    """
+
+    def __init__(self, plans: Mapping[int, Plan]) -> None:
+        self._plans = plans
+        any_plan = next(iter(plans.values()))
+        self._adam = any_plan.optimizer != "sgd"
+        # Gradients are of the order that the rule of eps says where the dynamics are those of MSSP.
+        stable = any_plan.scheme == "mssp" or (any_plan.scheme == "mup" and any_plan.regime == "I")
+        self._gradients = {
+            size: plan(each.target, regime=each.regime, scheme="mssp", optimizer="adam", lr=1.0)
+            for size, each in plans.items()
+            if stable
+        }
+        self._held = any_plan.roles["readout"].zero
+
+    def exponent(self, name: str, step: int) -> Exponent | None:
+        """After so many updates; None for a quantity that the rules do not determine."""
+        kind, _, role = name.partition("/")
+        if kind == "aggregation":
+            return self._slope({size: each.multiplier("aggregation") for size, each in self._plans.items()})
+        if role not in next(iter(self._plans.values())).roles:
+            return None
+        kinds = {
+            "weights": self._initial,
+            "rate": self._rate,
+            "eps": self._eps,
+            "gradient": self._gradient,
+            "faithfulness": self._faithfulness,
+        }
+        return kinds[kind](role, step) if kind in kinds else None
+
+    def _initial(self, role: str, step: int) -> Exponent:
+        zero = any(each.roles[role].zero for each in self._plans.values())
+        return Exponent(None) if zero else self._of("init_std", role)
+
+    def _rate(self, role: str, step: int) -> Exponent | None:
+        # The first update of a layer is its learning rate times one gradient; later ones add up as they align.
+        return self._of("lr", role) if step == self._starts(role) + 1 else None
+
+    def _eps(self, role: str, step: int) -> Exponent | None:
+        return self._of("eps", role) if self._adam else None
+
+    def _gradient(self, role: str, step: int) -> Exponent | None:
+        if not self._gradients:
+            return None
+        if step < self._starts(role):
+            return Exponent(None)
+        found = self._slope({size: each.roles[role].eps or math.nan for size, each in self._gradients.items()})
+        return Exponent(found.power, ALIGNMENT if f"gradient/{role}" in ALIGNING else Fraction(0))
+
+    def _faithfulness(self, role: str, step: int) -> Exponent | None:
+        gradient, eps = self._gradient(role, step), self._eps(role, step)
+        if gradient is None or gradient.power is None or eps is None or eps.power is None:
+            return None
+        # A gradient that is still below its order leaves eps above it.
+        return Exponent(eps.power - gradient.power + gradient.slack, gradient.slack)
+
+    def _starts(self, role: str) -> int:
+        """The number of updates after which a role has a gradient."""
+        return _HELD_BY_READOUT if self._held and role != "readout" else 0
+
+    def tied(self) -> bool:
+        """Whether experts start equal."""
+        return next(iter(self._plans.values())).roles["expert_in"].tied
+
+    def _of(self, value: str, role: str) -> Exponent:
+        return self._slope({size: getattr(each.roles[role], value) for size, each in self._plans.items()})
+
+    def _slope(self, numbers: Mapping[int, float]) -> Exponent:
+        slope = slope_of([math.log(size) for size in numbers], [math.log(number) for number in numbers.values()])
+        # The rules' powers are multiples of a half; shapes that are no family of one regime leave others.
+        return Exponent(Fraction(slope).limit_denominator(100))

@@ -1,0 +1,87 @@
+"""A second oracle: the paper's minimal linear MoE (App. "Preliminaries"), simulated for any setting.
+
+One input, one output, sigmoid gates, no activation, all multipliers one: cheap, and enough to see every exponent at the
+first steps, where the theory speaks. It is the same model that users run (``nn/mlp.py``), with the identity as its
+activation, trained by the same plans.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from mssp.draws import normals
+from mssp.families import family
+from mssp.nn.mlp import MLPConfig
+from mssp.planning import Plan, plan
+from mssp.replicas.lockstep import Lockstep
+from mssp.replicas.mlp import MLPProgram
+from mssp.replicas.replica import Replica
+from mssp.replicas.watching import watch
+from mssp.settings import PlanWarning
+from mssp.statistics import Estimate, mean_of, slope_of
+from mssp.theory.propagation import Case, tabulated
+from mssp.theory.scaling import case_of
+
+STEPS = 2
+_INPUTS = 8
+_LR = 0.1
+_SEEDS = 24
+_LARGEST = {"I": 256, "II": 512, "III": 256}  # widths beyond which a simulation is no longer cheap
+
+
+def for_open_questions(plans: Mapping[int, Plan]) -> dict[str, list[Estimate | None]] | None:
+    """The simulation for a family of plans by width, if the paper's tables leave their first steps open."""
+    case = case_of(plans[min(plans)])
+    if not case.regime or tabulated("effective/expert_in", STEPS, case) is not None:
+        return None
+    widths = [width for width in sorted(plans) if width <= _LARGEST[case.regime]]
+    return simulated(case, widths) if len(widths) > 1 else None
+
+
+def simulated(case: Case, widths: Sequence[int], *, seeds: int = _SEEDS) -> dict[str, list[Estimate | None]]:
+    """Exponents by name after 0, 1 and 2 updates; None for a term that is exactly zero.
+
+    >>> found = simulated(Case("mup", "II", "sgd", "zero"), (64, 128, 256))
+    >>> abs(found["aggregate/init"][0].value + 0.5) < 0.1, found["effective/router"][1]
+    (True, None)
+    """
+    by_width = [_measured(case, width, seeds) for width in widths]
+    names = set.intersection(*(set(each) for each in by_width)) - {"loss"}
+    logs = [float(np.log(width)) for width in widths]
+    found: dict[str, list[Estimate | None]] = {}
+    for name in sorted(names):
+        values = np.stack([each[name] for each in by_width])  # [widths, STEPS + 1, seeds]
+        found[name] = [_exponent(logs, values[:, step]) for step in range(STEPS + 1)]
+    return found
+
+
+def _exponent(logs: Sequence[float], values: np.ndarray) -> Estimate | None:
+    if not values.any():
+        return None
+    whole = [seed for seed in range(values.shape[1]) if np.isfinite(values[:, seed]).all() and values[:, seed].all()]
+    return mean_of([slope_of(logs, np.log(values[:, seed]).tolist()) for seed in whole])
+
+
+def _measured(case: Case, width: int, seeds: int) -> dict[str, np.ndarray]:
+    shape = family(case.regime, width, _INPUTS)
+    config = MLPConfig(_INPUTS, 1, shape.width, shape.expert_width, shape.experts, activation="identity", loss="mse")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PlanWarning)
+        planned = plan(
+            config.shape,
+            regime=case.regime,
+            scheme=case.scheme,
+            optimizer=case.optimizer,
+            readout=case.readout,
+            lr=_LR,
+        )
+    replicas = [Replica(planned, seed) for seed in range(seeds)]
+    lockstep = Lockstep(MLPProgram(config), replicas, measure_gradients=True)
+    inputs = np.stack([normals(seed, "input", 0, _INPUTS) for seed in range(seeds)])
+    x = torch.from_numpy(inputs).float().unsqueeze(1)  # [seeds, one example, D]
+    targets = torch.ones(seeds, 1, 1)
+    return watch(lockstep, (x, targets), [(x, targets)] * STEPS)
