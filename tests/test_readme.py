@@ -166,3 +166,12 @@ def test_the_commands_shown_are_commands() -> None:
                 words = shlex.split(line.removeprefix("$ "))
                 if words[:1] == ["mssp"] and words[1] in ("sweep", "tune"):
                     _parse(words[1:])
+
+
+def test_the_snippets_of_the_check_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for code in snippets(page, "python"):
+        exec(code, names)
+    assert names["report"].quantities["weights/expert_out"].verdict == "ok"
+    assert [line.step for line in names["watched"].lines] == [0, 2, 4]

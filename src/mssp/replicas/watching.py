@@ -17,7 +17,7 @@ from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 
 Measured = dict[str, npt.NDArray[np.float64]]
-_EAGER_CALLS = 3  # before a GPU records one: libraries are set up by then
+_EAGER_CALLS = 1  # before a GPU records one: libraries are set up by then
 
 
 def watch(

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from mssp.planning import Plan
 from mssp.statistics import Estimate
-from mssp.theory.propagation import ALIGNING, ALIGNMENT, Exponent, tabulated
+from mssp.theory.propagation import Exponent, slack, tabulated
 from mssp.theory.scaling import Implied, case_of
 
 Simulated = Mapping[str, Sequence[Estimate | None]]
@@ -72,9 +72,8 @@ def _from_simulation(name: str, estimate: Estimate | None, step: int) -> Predict
     binding = step <= 1
     if estimate is None:
         return Prediction(Exponent(None), "simulated", binding=binding)
-    slack = ALIGNMENT if name in ALIGNING else Fraction(0)
     power = Fraction(estimate.value).limit_denominator(1000)
-    return Prediction(Exponent(power, slack), "simulated", estimate.ci, binding)
+    return Prediction(Exponent(power, slack(name)), "simulated", estimate.ci, binding)
 
 
 def _only_depth_grows(plans: Mapping[int, Plan]) -> bool:

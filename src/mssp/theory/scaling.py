@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from mssp.planning import Plan, plan
 from mssp.statistics import slope_of
-from mssp.theory.propagation import ALIGNING, ALIGNMENT, Case, Exponent
+from mssp.theory.propagation import Case, Exponent, slack
 
 _HELD_BY_READOUT = 1  # a zero readout holds back every gradient but its own by one update
 
@@ -79,7 +79,7 @@ class Implied:
         if step < self._starts(role):
             return Exponent(None)
         found = self._slope({size: each.roles[role].eps or math.nan for size, each in self._gradients.items()})
-        return Exponent(found.power, ALIGNMENT if f"gradient/{role}" in ALIGNING else Fraction(0))
+        return Exponent(found.power, slack(f"gradient/{role}"))
 
     def _faithfulness(self, role: str, step: int) -> Exponent | None:
         gradient, eps = self._gradient(role, step), self._eps(role, step)
