@@ -10,6 +10,7 @@ first named cause should be the planted one. The right settings are checked ``re
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -165,7 +166,7 @@ def check_right_settings(regimes: list[str], widths: tuple[int, ...], feed: Feed
                         "pass" if together.passed else "off: " + ", ".join(each.name for each in together.off),
                     ]
                 )
-                print(rows[-1], flush=True)
+                print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     header = ["setting", "passes", "stable", "ever off", f"all {SEEDS * repeats} seeds as one"]
     return markdown_table(header, rows)
 
@@ -212,7 +213,8 @@ def main() -> None:
     device = pick_device(options.device)
     feed, widths = Feed(load("clusters"), device), tuple(options.widths)
     name = torch.cuda.get_device_name() if feed.device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    print(f"# Coordinate check: {name}, widths {' '.join(map(str, widths))}\n")
+    print(f"{name}, torch {torch.__version__}, clusters, tuned multipliers, widths {' '.join(map(str, widths))}, ")
+    print(f"{STEPS} updates of {BATCH} examples, {SEEDS} seeds a check\n")
     if "cost" in options.parts:
         print("\n".join(["## Cost", "", *cost(options.regimes, widths, feed), ""]), flush=True)
     if "right" in options.parts:

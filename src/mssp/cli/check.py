@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from mssp.cli import flags, show
 from mssp.cli.run_flags import multipliers
+from mssp.families import TUNED_WIDTH, family
 from mssp.rules import REGIMES, check_cell, check_names
-from mssp.settings import positive
+from mssp.settings import READOUTS, positive
 from mssp.shape import positive_int
 
 if TYPE_CHECKING:
@@ -97,6 +98,10 @@ class CheckCommand:
         if self.regime not in REGIMES:
             raise ValueError(f"unknown --regime {self.regime!r}: use one of {', '.join(REGIMES)}")
         check_names(self.scheme or "", self.optimizer or "", self.regime)
+        if self.readout not in READOUTS:
+            raise ValueError(f"unknown --readout {self.readout!r}: use one of {', '.join(READOUTS)}")
+        if self.active is not None:
+            family(self.regime, TUNED_WIDTH, active=self.active)  # which refuses a share that is none
         check_cell(self.scheme or "", self.regime, self.optimizer or "")
 
     def _sizes(self) -> Sizes:
@@ -132,7 +137,12 @@ class CheckCommand:
     def _tuned(self, data: str, setting: Setting) -> Tuned:
         # What was tuned, was for one block without a residual stream.
         asked = self.multipliers or (("ones",) if self.depths else ("tuned",))
-        found = multipliers(asked, data, setting)
+        try:
+            found = multipliers(asked, data, setting)
+        except ValueError as error:
+            if self.multipliers:
+                raise
+            raise ValueError(f"{error}; or use --multipliers ones") from None
         default = found.lr / 2 if setting.optimizer == "sgd" else found.lr
         if asked == ("ones",) and setting.optimizer == "sgd":
             default = _LR_OF_ONES  # large enough for its updates not to be rounded away

@@ -39,14 +39,17 @@ def causes(quantities: Mapping[str, Quantity], symbol: str) -> list[Cause]:
         off = [each for name, each in quantities.items() if _setting(name) == setting and each.verdict == "off"]
         eps_is_off = {cause.role for cause in found if cause.setting == "eps"}
         off = [each for each in off if not (setting == "rate" and _role(each.name) in eps_is_off)]
-        off.sort(key=lambda each: -_excess(each))
+        off.sort(key=lambda each: -each.excess)
         found += [Cause(setting, _role(each.name), _text(each, setting, symbol)) for each in off]
     return found
 
 
 def divergence(size: int, step: int, axis: str) -> Cause:
     """What is behind everything where a model was lost."""
-    text = f"training diverged at {axis} {size} after {step} updates: lower the learning rate"
+    if not step:
+        text = f"something is not finite at {axis} {size} before any update: look at the data and the initial loss"
+    else:
+        text = f"training diverged at {axis} {size} after {step} update{'s'[: step > 1]}: lower the learning rate"
     return Cause("divergence", "", text)
 
 
@@ -115,12 +118,6 @@ def _factor(symbol: str, exponent: float) -> str:
     if abs(size - 0.5) < 0.25:
         return f"{verb} by √{symbol} too often"
     return f"{verb} by {power(symbol, size)} too much"
-
-
-def _excess(each: Quantity) -> float:
-    if each.judged is None or each.expected is None or each.expected.power is None:
-        return float("inf")
-    return abs(each.judged.value - float(each.expected.power))
 
 
 def _setting(name: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from mssp.coordcheck.series import Numbers
 from mssp.statistics import Estimate, mean_of, quantile
 
-_LEAST_FOR_BEND = 3
+_LEAST_FOR_BEND = 4  # with three, a line with a bend meets every point
 
 
 def slopes(sizes: Sequence[int], values: Numbers) -> Numbers:
@@ -78,7 +78,7 @@ def _contracted(weights: Numbers, values: Numbers) -> Numbers:
 def _scatter(sizes: Sequence[int], values: Numbers) -> float:
     """The 95 % half-width of a slope from its residuals; NaN for two sizes, which a line always meets."""
     freedom = len(sizes) - 2
-    if not freedom:
+    if not freedom or not values.all():
         return float("nan")
     logs = np.log(values).reshape(len(sizes), -1).mean(1)
     x = np.log(np.asarray(sizes, dtype=np.float64))

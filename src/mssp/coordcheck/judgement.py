@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 
 from mssp.coordcheck.fit import bent_estimate, estimate
 from mssp.coordcheck.series import Numbers, Series
@@ -27,8 +28,14 @@ TOLERANCE = 0.15
 # Experts' outputs may be of any order up to √M in Regime II, where they are no variable of the dynamics (the paper's
 # App. "Justification of MSSP in Regime II"): under muP they are of order 1.
 _FREE_IN_II = ("propagating/expert_out", "activation/expert_out")
-# The bend is fitted with few sizes to spare: an interval wider than this excuses nothing.
-_WIDEST_EXCUSE = 0.25
+# What finite sizes can bend a slope by: over widths of 64 to 512 we measure up to this.
+_LARGEST_BEND = 0.25
+# A bend is known less well than a slope; its own interval counts up to this.
+_KNOWN_BEND = 0.15
+# Exponents are multiples of a half: an interval wider than this cannot tell two of them apart, and counts no further.
+WIDEST = 0.35
+# Of a weight, what an update must be at least not to be lost in its rounding (float32 has seven digits).
+_VISIBLE = 1e-5
 # A product may round differently from one call to the next: of a term that is to come, so much may be there before.
 _ROUNDING = 1e-4
 _LAST = 3  # stability is a question about the last third of the steps
@@ -56,6 +63,13 @@ class Quantity:
     verdict: str
     reason: str = ""
 
+    @property
+    def excess(self) -> float:
+        """How far the exponent is from the expected one; infinite where it should be zero, or is not there."""
+        if self.judged is None or self.expected is None or self.expected.power is None:
+            return math.inf
+        return abs(self.judged.value - float(self.expected.power))
+
 
 def judged_quantities(series: Series, theory: Theory) -> dict[str, Quantity]:
     """Every quantity of a series, by name; what was told rather than measured is judged like the rest."""
@@ -66,41 +80,50 @@ def _judged(name: str, series: Series, theory: Theory) -> Quantity:
     values, sizes = series.values[name], series.sizes
     steps = range(series.steps + 1)
     predicted = tuple(theory.prediction(name, step) for step in steps)
-    there = [bool((values[:, step] != 0).any()) for step in steps]
-    more_than_rounding = [bool((values[:, step] > _ROUNDING * values.max(1)).any()) for step in steps]
     bare = Quantity(
         name,
-        tuple(_exponent(sizes, values[:, step]) if there[step] else None for step in steps),
+        tuple(_exponent(sizes, values[:, step]) for step in steps),
         {size: tuple(_geometric(values[index, step]) for step in steps) for index, size in enumerate(sizes)},
         predicted,
         judged=None,
         expected=None,
         stable=_is_stable(name, series, theory),
-        verdict="unpredicted" if any(there) else "zero",
+        verdict="unpredicted" if values.any() else "zero",
     )
     if name == "experts/distance":
-        return _judged_tie(bare, there[0], theory)
+        return _judged_tie(bare, values[:, 0] != 0, theory)
+    by_prediction = _steps_by_prediction(predicted)
+    if not by_prediction or _rounded_away(name, series, by_prediction):
+        return bare
     if not np.isfinite(values).all():
         return replace(bare, verdict="off", reason="is not finite", stable=False)
-    wrongly = _wrongly_zero(predicted, there, more_than_rounding)
+    wrongly = _wrongly_zero(series, values, predicted)
     if wrongly is not None:
         return replace(bare, verdict="off", reason=wrongly)
-    misses = [
-        _miss(prediction, sizes, values[:, chosen])
-        for prediction, chosen in _steps_by_prediction(predicted, there).items()
-    ]
+    misses = [_miss(each, sizes, values[:, chosen]) for each, chosen in by_prediction.items() if each.exponent.is_power]
     if not misses:
         return bare
     worst = max(misses, key=lambda miss: miss.beyond)
     return replace(bare, judged=worst.found, expected=worst.expected, verdict="off" if worst.beyond > 0 else "ok")
 
 
-def _judged_tie(bare: Quantity, apart: bool, theory: Theory) -> Quantity:
+def _judged_tie(bare: Quantity, apart: npt.NDArray[np.bool_], theory: Theory) -> Quantity:
     """Experts start equal where the scheme ties them, and only there."""
-    if theory.tied == (not apart):
-        return replace(bare, verdict="ok")
-    how = "differ at the start, and the rule ties them" if apart else "start equal, and the rule draws each its own"
-    return replace(bare, verdict="off", reason=how)
+    if theory.tied and apart.any():
+        return replace(bare, verdict="off", reason="differ at the start, and the rule ties them")
+    if not theory.tied and not apart.all():
+        return replace(bare, verdict="off", reason="start equal, and the rule draws each its own")
+    return replace(bare, verdict="ok")
+
+
+def _rounded_away(name: str, series: Series, by_prediction: Mapping[Prediction, Sequence[int]]) -> bool:
+    """Whether updates were too small beside their weights to be seen: then a learning rate cannot be told."""
+    kind, _, role = name.partition("/")
+    if kind != "rate" or not series.values[f"weights/{role}"].any():
+        return False
+    step = max(step for steps in by_prediction.values() for step in steps)
+    update, weights = (series.values[f"{what}/{role}"][:, step] for what in ("update", "weights"))
+    return bool((update < _VISIBLE * weights).any())
 
 
 @dataclass(frozen=True)
@@ -112,15 +135,13 @@ class _Miss:
 
 def _miss(prediction: Prediction, sizes: Sequence[int], values: Numbers) -> _Miss:
     plain, bent = estimate(sizes, values), bent_estimate(sizes, values)
-    beyond = _beyond(plain, prediction, math.inf)
+    interval = min(plain.ci, WIDEST) if plain.ci >= 0 else WIDEST  # of two sizes and one seed nothing is known
+    beyond = _distance(plain.value, prediction.exponent) - interval
     if bent is not None:
-        beyond = min(beyond, _beyond(bent, prediction, _WIDEST_EXCUSE))
-    return _Miss(plain, prediction.exponent, beyond)
-
-
-def _beyond(found: Estimate, prediction: Prediction, widest: float) -> float:
-    interval = 0.0 if math.isnan(found.ci) else min(found.ci, widest)
-    return _distance(found.value, prediction.exponent) - TOLERANCE - prediction.ci - interval
+        bend = min(max(bent.value - plain.value, -_LARGEST_BEND), _LARGEST_BEND)
+        wider = max(interval, min(bent.ci, _KNOWN_BEND) if bent.ci >= 0 else 0.0)
+        beyond = min(beyond, _distance(plain.value + bend, prediction.exponent) - wider)
+    return _Miss(plain, prediction.exponent, beyond - TOLERANCE - prediction.ci)
 
 
 def _distance(exponent: float, expected: Exponent) -> float:
@@ -129,52 +150,52 @@ def _distance(exponent: float, expected: Exponent) -> float:
     return max(exponent - high, low - exponent, 0.0)
 
 
-def _steps_by_prediction(predicted: Sequence[Prediction | None], there: Sequence[bool]) -> dict[Prediction, list[int]]:
+def _steps_by_prediction(predicted: Sequence[Prediction | None]) -> dict[Prediction, list[int]]:
     found: dict[Prediction, list[int]] = {}
-    for step, (prediction, is_there) in enumerate(zip(predicted, there, strict=True)):
-        if prediction is None or not prediction.binding:
-            continue
-        if prediction.exponent.power is not None and is_there:
+    for step, prediction in enumerate(predicted):
+        if prediction is not None and prediction.binding:
             found.setdefault(prediction, []).append(step)
     return found
 
 
-def _wrongly_zero(
-    predicted: Sequence[Prediction | None], there: Sequence[bool], more_than_rounding: Sequence[bool]
-) -> str | None:
-    for step, (prediction, is_there) in enumerate(zip(predicted, there, strict=True)):
+def _wrongly_zero(series: Series, values: Numbers, predicted: Sequence[Prediction | None]) -> str | None:
+    for step, prediction in enumerate(predicted):
         if prediction is None or not prediction.binding:
             continue
         updates = f"after {step} update{'' if step == 1 else 's'}"
-        if prediction.exponent.power is None and more_than_rounding[step]:
+        if not prediction.exponent.is_power and (values[:, step] > _ROUNDING * values.max(1)).any():
             return f"should be exactly zero {updates}, and is not"
-        if prediction.exponent.power is not None and not is_there:
-            return f"is exactly zero {updates}, and should not be"
+        if prediction.exponent.is_power and not values[:, step].all():
+            first = series.sizes[int((values[:, step] == 0).any(1).argmax())]
+            where = "" if not values[:, step].any() else f" at size {first}"
+            return f"is exactly zero{where} {updates}, and should not be"
     return None
 
 
 def _is_stable(name: str, series: Series, theory: Theory) -> bool:
     """Whether the exponent of the last steps is that which maximal scale stability asks for."""
-    wanted = None if theory.depth else _wanted(name, theory.plan.regime or "")
+    wanted = _wanted(name, theory)
     if wanted is None:
         return True
     last = series.values[name][:, -max((series.steps + 1) // _LAST, 1) :]
     if not np.isfinite(last).all():
         return False
-    if not last.any():
-        return True  # held at zero by an initial value, as the paper's missing lines
-    return _miss(Prediction(wanted, "paper"), series.sizes, last).beyond <= 0
+    return bool(last.all()) and _miss(Prediction(wanted, "paper"), series.sizes, last).beyond <= 0
 
 
-def _wanted(name: str, regime: str) -> Exponent | None:
-    """What the desiderata ask of a quantity; None where they ask nothing."""
+def _wanted(name: str, theory: Theory) -> Exponent | None:
+    """What the desiderata ask of a quantity; None where they ask nothing, or for a term that vanishes."""
+    regime = theory.plan.regime
+    if regime is None:
+        return None
     if name.startswith("faithfulness/"):
         below = slack(name.replace("faithfulness", "gradient"))
         return Exponent(below, below)  # eps is above a gradient that is below its order
-    power = stable_exponent(name, regime)
+    power = stable_exponent(name, regime, depth=theory.depth)
     if power is None:
         return None
-    return Exponent(power, Fraction(1, 2) if regime == "II" and name in _FREE_IN_II else slack(name))
+    free = regime == "II" and name in _FREE_IN_II and not theory.depth
+    return Exponent(power, Fraction(1, 2) if free else slack(name))
 
 
 def _exponent(sizes: Sequence[int], values: Numbers) -> Estimate | None:

@@ -110,7 +110,7 @@ def check_mlps(
 def theory_of(plans: Mapping[int, Plan]) -> Theory:
     """What to expect of MLP MoEs by these plans; what the paper leaves open of their first steps is simulated."""
     depths = {each.target.depth for each in plans.values()}
-    return Theory(plans, for_open_questions(plans) if len(depths) == 1 else None)
+    return Theory(plans, for_open_questions(plans[min(plans)]) if len(depths) == 1 else None)
 
 
 def measured(

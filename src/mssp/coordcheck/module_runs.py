@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,11 @@ from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Numbers, Series
 from mssp.description import Claims, described_parameters
 from mssp.measure.magnitudes import Pool, rms
-from mssp.measure.modules import ModuleProbe
+from mssp.measure.modules import Described, Entries, ModuleProbe
 from mssp.nn.moe import MoE
 from mssp.planning import Plan
-from mssp.shape import Shape
+from mssp.regime import infer
+from mssp.shape import Shape, positive_int
 from mssp.theory.expected import Theory
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -62,28 +63,38 @@ def check(
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
         initialize: from model, plan and seed; :func:`mssp.initialize` by default.
         optimizer: from model and plan; the plan's groups and optimizer by default.
+        device: where models are put; batches are yours to put there.
     """
-    sizes = _sizes(shapes)
+    seeds, batches = positive_int("seeds", seeds), list(batches)
+    sizes = _sizes(shapes, plan)
     if not batches:
         raise ValueError("no batches to train on: one update is taken for each")
     plans = {size: plan.extend(shape) for size, shape in sizes.items()}
     measured: dict[int, Mapping[str, Numbers]] = {}
+    sides: dict[int, dict[str, set[tuple[float, float]]]] = {}
     for size, shape in sizes.items():
         runs = []
         for seed in range(seeds):
-            model = build(shape).to(device)
+            model = build(shape)
+            if not isinstance(model, nn.Module):
+                raise ValueError(f"build(shape) makes a torch module, got {type(model).__name__}")
+            model = model.to(device)
             if initialize is None:
                 initialize_by_plan(model, plans[size], claims, seed=seed)
             else:
                 initialize(model, plans[size], seed)
-            stepper = (optimizer or (lambda m, p: optimizer_for(m, p, claims)))(model, plans[size])
+            stepper = optimizer_for(model, plans[size], claims) if optimizer is None else optimizer(model, plans[size])
             runs.append(_measured(model, stepper, batches, loss or cross_entropy, claims))
         measured[size] = {name: np.stack([run[name] for run in runs], axis=-1) for name in runs[0]}
-    return Check.of(Series.of(measured, plan.optimizer), Theory(plans))
+        sides[size] = _beside_the_role(plans[size], model, claims)
+    own = {role for role in sides[min(sides)] if any(each[role] != sides[min(sides)][role] for each in sides.values())}
+    return Check.of(Series.of(measured, plan.optimizer), Theory(plans, own_sides=own))
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
     """The mean over all tokens of a batch (inputs, targets)."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise ValueError(f"a batch is (inputs, targets), got {type(batch).__name__}: for others, pass loss")
     inputs, targets = batch
     outputs = model(inputs)
     outputs = outputs if isinstance(outputs, Tensor) else outputs.logits
@@ -119,14 +130,25 @@ def _measured(
     )
 
 
-def _gradients(passed: Mapping[str, Tensor], described: Iterable[Any]) -> dict[str, Tensor]:
-    pool = Pool()
-    for info, _ in described:
-        pool.add(f"gradients/{info.role}", passed[info.name].reshape(1))
-    return pool.sizes()
+def _gradients(passed: Mapping[str, Tensor], described: Described) -> dict[str, Tensor]:
+    entries = Entries()
+    for info, parameter in described:
+        entries.add_size(f"gradient-sum/{info.role}", passed[info.name], parameter.numel())
+    return entries.sizes()
 
 
-def _told(model: nn.Module, stepper: torch.optim.Optimizer, described: Sequence[Any]) -> dict[str, float]:
+def _beside_the_role(plan: Plan, model: nn.Module, claims: Claims | None) -> dict[str, set[tuple[float, float]]]:
+    """By role, factors on the role's own initial scale and learning rate, of parameters with sides of their own."""
+    infos = [info for info, _ in described_parameters(model, claims)]
+    found: dict[str, set[tuple[float, float]]] = {}
+    for info, values in zip(infos, plan.resolve(infos).values(), strict=True):
+        own = plan.roles[info.role]
+        ratio = values.init_std / own.init_std if own.init_std else 1.0
+        found.setdefault(info.role, set()).add((round(ratio, 6), round(values.lr / own.lr, 6)))
+    return found
+
+
+def _told(model: nn.Module, stepper: torch.optim.Optimizer, described: Described) -> dict[str, float]:
     """What the optimizer and the forward pass were told: eps by role, and the factor of our own MoE layers."""
     held = {id(parameter): group for group in stepper.param_groups for parameter in group["params"]}
     pool = Pool()
@@ -141,12 +163,22 @@ def _told(model: nn.Module, stepper: torch.optim.Optimizer, described: Sequence[
     return {name: float(size) for name, size in pool.sizes().items()}
 
 
-def _sizes(shapes: Sequence[Shape]) -> dict[int, Shape]:
+def _sizes(shapes: Sequence[Shape], plan: Plan) -> dict[int, Shape]:
     """By what grows: the width, or the depth where only that does."""
     if len(shapes) < _LEAST_SIZES:
         raise ValueError(f"an exponent needs at least two shapes, got {len(shapes)}")
+    for shape in shapes:
+        if not isinstance(shape, Shape):
+            raise ValueError(f"shapes are of mssp.Shape, got {shape!r}")
     grows = "width" if len({shape.width for shape in shapes}) > 1 else "depth"
-    found = {getattr(shape, grows): shape for shape in shapes}
+    found = dict(sorted({getattr(shape, grows): shape for shape in shapes}.items()))
     if len(found) < len(shapes):
-        raise ValueError(f"two shapes have the same {grows}: they must all differ in it")
-    return dict(sorted(found.items()))
+        raise ValueError(
+            f"exponents are over the width, or the depth: the {len(shapes)} shapes have {len(found)} of them"
+        )
+    smallest, largest = found[min(found)], found[max(found)]
+    if grows == "width" and plan.regime is not None:
+        regime = infer(smallest, largest)
+        if regime != plan.regime:
+            raise ValueError(f"the plan is for Regime {plan.regime}, and the shapes grow as Regime {regime} does")
+    return found

@@ -63,11 +63,17 @@ class Check:
     @property
     def off(self) -> list[Quantity]:
         """What is off, the worst first."""
-        return [each for each in self.quantities.values() if each.verdict == "off"]
+        found = [each for each in self.quantities.values() if each.verdict == "off"]
+        return sorted(found, key=lambda each: -each.excess)
 
     @property
     def passed(self) -> bool:
         return not self.off
+
+    def __str__(self) -> str:
+        from mssp.coordcheck.text import lines  # which draws a Check, and so stands after it
+
+        return "\n".join(lines(self))
 
     @property
     def stable(self) -> bool:

@@ -69,8 +69,8 @@ def _derived(measured: Mapping[str, Numbers], optimizer: str) -> Iterator[tuple[
             yield f"alignment/q/{role}", _ratio(get["propagating"], get["weights"] * get["input-change"])
         if optimizer != "sgd":
             yield f"rate/{role}", get["update"]  # Adam's updates are as large as its learning rate
-        elif "gradients" in get:
-            yield f"rate/{role}", _ratio(get["update"], get["gradients"])  # SGD's are learning rate times gradient
+        elif "gradient-sum" in get:
+            yield f"rate/{role}", _ratio(get["update"], get["gradient-sum"])  # SGD's are learning rate times gradient
         if "eps" in get and "gradient" in get:
             yield f"faithfulness/{role}", _ratio(get["eps"], get["gradient"])
 

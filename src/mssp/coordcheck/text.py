@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mssp.coordcheck.judgement import Quantity
+from mssp.coordcheck.judgement import WIDEST, Quantity
 from mssp.coordcheck.result import Check
 from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES, align, number
 
@@ -17,7 +17,7 @@ _SECTIONS = {
     "backward": ("backward",),
     "activations": ("activation",),
 }
-_DETAILS = ("normalised", "alignment", "input", "input-change", "change", "update")
+_DETAILS = ("normalised", "alignment", "input", "input-change", "change", "update", "gradient-sum")
 
 
 def lines(check: Check, *, everything: bool = False) -> list[str]:
@@ -38,8 +38,8 @@ def heading(check: Check) -> str:
 
 def verdict_lines(check: Check) -> list[str]:
     """The answers to both questions, and what is behind them."""
-    judged = [each for each in check.quantities.values() if each.verdict in ("ok", "off")]
-    off = check.off
+    judged = [each for each in check.quantities.values() if each.verdict in ("ok", "off") and not _is_copy(check, each)]
+    off = [each for each in check.off if not _is_copy(check, each)]
     if not off:
         found = [f"pass: all {len(judged)} predicted quantities scale as the theory says of this scheme"]
     else:
@@ -47,33 +47,26 @@ def verdict_lines(check: Check) -> list[str]:
         if check.causes:
             found += [f"  likely cause: {cause.text}" for cause in check.causes[:3]]
         if not any(cause.setting == "divergence" for cause in check.causes):
-            found += [f"  {each.name} {each.reason}" for each in _worst(off)]
+            found += [f"  {each.name} {each.reason}" for each in off[:_SHOWN]]
             found += [f"  and {len(off) - _SHOWN} more" if len(off) > _SHOWN else ""]
-    vague = [each.name for each in judged if each.judged is not None and each.judged.ci > _VAGUE]
+    vague = [
+        each.name
+        for each in judged
+        if each.judged is not None and each.judged.ci > WIDEST and not _is_copy(check, each)
+    ]
     if vague:
-        found += [
-            f"unclear: {len(vague)} exponents are known to no better than ±{_VAGUE:g} ({_some(vague)}): more --seeds"
-        ]
+        known = f"unclear: {len(vague)} exponents are known to no better than ±{WIDEST:g}"
+        found += [f"{known} ({_some(vague)}): more seeds would tell"]
     unstable = [each.name for each in check.quantities.values() if not each.stable]
     found += [
         "stable: the desiderata of maximal scale stability hold"
         if not unstable
-        else f"not stable: {len(unstable)} quantities change with scale where none should: {_some(unstable)}"
+        else f"not stable: what changes with scale where nothing should: {_some(unstable)}"
     ]
     return [line for line in found if line]
 
 
 _SHOWN = 6
-_VAGUE = 0.5  # exponents are multiples of a half
-
-
-def _worst(off: Sequence[Quantity]) -> list[Quantity]:
-    def miss(each: Quantity) -> float:
-        if each.judged is None or each.expected is None or each.expected.power is None:
-            return float("inf")
-        return abs(each.judged.value - float(each.expected.power))
-
-    return sorted(off, key=miss, reverse=True)[:_SHOWN]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -111,9 +104,14 @@ def _of_kind(check: Check, kind: str) -> list[Quantity]:
     return [each for name, each in check.quantities.items() if name.partition("/")[0] == kind]
 
 
+def _is_copy(check: Check, each: Quantity) -> bool:
+    """Whether it is all of a term: what ΔW4 sends, where there is no W4_0."""
+    return each.name.endswith(".2") and f"{each.name[:-1]}1" not in check.quantities
+
+
 def _worth_showing(check: Check, each: Quantity) -> bool:
-    if each.name.endswith(".2") and f"{each.name[:-1]}1" not in check.quantities:
-        return False  # without a W4_0 it is all of the term
+    if _is_copy(check, each):
+        return False
     return each.verdict in ("ok", "off") or (each.verdict == "unpredicted" and each.name in _ALWAYS)
 
 

@@ -136,12 +136,15 @@ def moe_sizes(
     return sizes
 
 
-def distance_between_experts(weights: ExpertWeights) -> Tensor:
-    """The RMS of the difference between an expert and the next, over both layers: exactly 0 for tied experts, [R]."""
+def distance_between_experts(weights: ExpertWeights) -> Sizes:
+    """The RMS of the difference between an expert and the next, over both layers: exactly 0 for tied experts.
+
+    Nothing for a single expert.
+    """
     if weights.experts == 1:
-        return weights.w_in.new_zeros(len(weights.w_in), dtype=torch.float64)
+        return {}
     squares = [rms(each[:, 1:] - each[:, :-1]).square() for each in (weights.w_in, weights.w_out)]
-    return (_total(squares) / 2).sqrt()
+    return {"experts/distance": (_total(squares) / 2).sqrt()}
 
 
 class _Sums:

@@ -93,7 +93,7 @@ class MLPProbe:
             "router/delta": rms(logits - logits_0),
             "activation/aggregate": rms(aggregate),
             "change/aggregate": rms(aggregate - aggregate_0),
-            "experts/distance": distance_between_experts(last.weights),
+            **distance_between_experts(last.weights),
             **routing_sizes([mlp.routing(each, self._config) for each in logits]),
         }
 

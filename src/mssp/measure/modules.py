@@ -206,7 +206,7 @@ class ModuleProbe:
             **moe_sizes(first, last, moe.experts.activation, backs, lambda back: _through_gates(routings, back)),
             "activation/aggregate": rms(now),
             "change/aggregate": rms(now - before),
-            "experts/distance": distance_between_experts(last.weights),
+            **distance_between_experts(last.weights),
         }
 
     def _parameter_sizes(self, gradients: _Gradients | None) -> Sizes:

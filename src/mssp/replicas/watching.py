@@ -29,7 +29,7 @@ def watch(
     """Every size by name, [steps + 1, R]: at the start, and after each update.
 
     With them the training ``loss``, which belongs to the batch of the next update and has no value after the last;
-    ``gradients/ROLE``, the sum of the sizes of the gradients that were trained on; and what the optimizer and the
+    ``gradient-sum/ROLE``, the sum of the sizes of the gradients that were trained on; and what the optimizer and the
     forward pass were told: ``eps/ROLE`` and ``aggregation``.
 
     Args:
@@ -84,7 +84,7 @@ class _Measurement:
 def _by_role(passed: Mapping[str, Tensor], infos: Iterable[ParamInfo]) -> dict[str, Tensor]:
     pool = Pool()
     for info in infos:
-        pool.add(f"gradients/{info.role}", passed[info.name])
+        pool.add(f"gradient-sum/{info.role}", passed[info.name])
     return pool.sizes()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 from mssp.planning import Plan
+from mssp.rules import REGIME_FREE
 from mssp.statistics import Estimate
 from mssp.theory.propagation import Exponent, slack, tabulated
 from mssp.theory.scaling import Implied, case_of
@@ -39,12 +41,20 @@ class Theory:
     Args:
         plans: by the size that grows, as the rules give them.
         simulated: exponents of the minimal linear MoE after 0, 1, ... updates, for what the paper leaves open.
+        own_sides: roles whose matrices have sides that do not grow as the role's do: their rules give no one exponent.
     """
 
-    def __init__(self, plans: Mapping[int, Plan], simulated: Simulated | None = None) -> None:
+    def __init__(
+        self,
+        plans: Mapping[int, Plan],
+        simulated: Simulated | None = None,
+        *,
+        own_sides: Collection[str] = (),
+    ) -> None:
         self.plan = plans[min(plans)]
         self.depth = _only_depth_grows(plans)
         self._implied, self._simulated = Implied(plans), simulated or {}
+        self._own_sides = frozenset(own_sides)
         # Decay moves weights that gradients do not reach: what would be exactly zero is not.
         self._decays = self.plan.weight_decay != 0
 
@@ -53,27 +63,31 @@ class Theory:
         found = tabulated(name, step, case_of(self.plan), depth=self.depth)
         if found is not None:
             return None if found.power is None and self._decays else Prediction(found, "paper")
+        if name.partition("/")[2] in self._own_sides:
+            return None
         implied = self._implied.exponent(name, step)
         if implied is not None:
             return None if implied.power is None and self._decays else Prediction(implied, "rules")
         if name.startswith(_SIMULATED) and step < len(self._simulated.get(name, ())):
-            return _from_simulation(name, self._simulated[name][step], step)
+            return self._from_simulation(name, self._simulated[name][step], step)
         return None
+
+    def _from_simulation(self, name: str, estimate: Estimate | None, step: int) -> Prediction | None:
+        # From the second update on, how far a model has come matters, and a scalar linear one comes no further than its
+        # learning rate; what the first update shows does not depend on it, unless outputs are already blowing up.
+        binding = step <= 1 and self.plan.scheme not in REGIME_FREE
+        if estimate is None:
+            return Prediction(Exponent(None), "simulated", binding=binding)
+        if not math.isfinite(estimate.value):
+            return None  # the simulation was lost
+        power = Fraction(estimate.value).limit_denominator(1000)
+        ci = estimate.ci if math.isfinite(estimate.ci) else 0.0
+        return Prediction(Exponent(power, slack(name)), "simulated", ci, binding)
 
     @property
     def tied(self) -> bool:
         """Whether experts start equal."""
         return self._implied.tied()
-
-
-def _from_simulation(name: str, estimate: Estimate | None, step: int) -> Prediction | None:
-    # From the second update on, how far a model has come matters, and a scalar linear one comes no further than its
-    # learning rate; what the first update shows does not depend on it.
-    binding = step <= 1
-    if estimate is None:
-        return Prediction(Exponent(None), "simulated", binding=binding)
-    power = Fraction(estimate.value).limit_denominator(1000)
-    return Prediction(Exponent(power, slack(name)), "simulated", estimate.ci, binding)
 
 
 def _only_depth_grows(plans: Mapping[int, Plan]) -> bool:

@@ -125,6 +125,13 @@ _MUP = """
 """
 
 _ANALYSED = 2  # updates of muP that the paper follows
+# Sums of terms that muP's table gives apart, and of different orders.
+_PARTS = {
+    "aggregate/propagating": ("aggregate/A21", "aggregate/A22"),
+    "propagating/expert_out": ("propagating/expert_in", "effective/expert_in"),
+    "propagating/readout": ("aggregate/A21", "aggregate/A22", "aggregate/effective", "aggregate/cross"),
+    "activation/readout": ("propagating/readout", "effective/readout"),
+}
 
 # Inner products over the width between features, or errors, of different inputs: random at first, where they fall
 # N^-1/2 faster, and of the predicted order once features and errors align. On the way an exponent between the two is no
@@ -133,6 +140,9 @@ _ALIGNING = {
     "effective/router": 1,
     "router/delta": 1,
     "gradient/router": 1,
+    "gradient/router_bias": 1,
+    "gradient/qk_norm": 1,
+    "gradient/shared_gate": 1,
     "backward/phi-init-update": 1,
     "backward/phi-update-update": 1,
     "backward/propagating/router": 1,
@@ -174,6 +184,10 @@ class Exponent:
     power: Fraction | None
     slack: Fraction = Fraction(0)
 
+    @property
+    def is_power(self) -> bool:
+        return self.power is not None
+
 
 @dataclass(frozen=True)
 class Case:
@@ -208,16 +222,16 @@ def tabulated(name: str, step: int, case: Case, *, depth: bool = False) -> Expon
         return Exponent(Fraction(0) if case.regime == "I" else Fraction(-1, 2))
     if case.optimizer != "sgd" or case.readout != "mup" or step > _ANALYSED:
         return None
-    return _climbing(name, _mup().get((case.regime, name)), step)
+    return _climbing(name, _mup().get((case.regime, name)), step, case.regime)
 
 
-def stable_exponent(name: str, regime: str) -> Fraction | None:
+def stable_exponent(name: str, regime: str, *, depth: bool = False) -> Fraction | None:
     """What maximal scale stability asks of a quantity once everything moves: the exponent it has under MSSP.
 
     >>> stable_exponent("aggregate/init", "III"), stable_exponent("backward/A6", "II")
     (Fraction(0, 1), Fraction(-1, 1))
     """
-    found = _of_mssp(name, 2, regime)
+    found = tabulated(name, 2, Case("mssp", regime, "adam", "zero"), depth=depth)
     return None if found is None else found.power
 
 
@@ -237,14 +251,18 @@ def _in_depth(name: str, in_width: Exponent | None) -> Exponent | None:
     return Exponent(Fraction(-1 if falls else 0), in_width.slack)
 
 
-def _climbing(name: str, cells: list[str] | None, step: int) -> Exponent | None:
-    """muP's terms climb from column to column at a speed that the learning rate sets: in between is no miss."""
+def _climbing(name: str, cells: list[str] | None, step: int, regime: str) -> Exponent | None:
+    """muP's terms climb from column to column at a speed that the learning rate sets: in between is no miss.
+
+    Nor is it for a sum of terms of different orders, of which the lower may have the larger constant.
+    """
     found = None if cells is None else _exponent(name, cells[step])
     if found is None or found.power is None or cells is None:
         return found
     before = [_exponent(name, cell) for cell in cells[:step]]
-    lowest = min((each.power for each in before if each is not None and each.power is not None), default=found.power)
-    return Exponent(found.power, max(found.power - lowest, found.slack))
+    parts = [_climbing(part, _mup().get((regime, part)), step, regime) for part in _PARTS.get(name, ())]
+    known = [each.power - each.slack for each in (*before, *parts) if each is not None and each.power is not None]
+    return Exponent(found.power, max(found.power - min([*known, found.power]), found.slack))
 
 
 def _exponent(name: str, cell: str) -> Exponent | None:

@@ -44,6 +44,7 @@ class Implied:
             for size, each in plans.items()
             if stable
         }
+        self._decays = any_plan.weight_decay != 0
         self._held = any_plan.roles["readout"].zero
 
     def exponent(self, name: str, step: int) -> Exponent | None:
@@ -67,11 +68,17 @@ class Implied:
         return Exponent(None) if zero else self._of("init_std", role)
 
     def _rate(self, role: str, step: int) -> Exponent | None:
-        # The first update of a layer is its learning rate times one gradient; later ones add up as they align.
-        return self._of("lr", role) if step == self._starts(role) + 1 else None
+        # The first update of a layer is its learning rate times one gradient; later ones add up as they align, and
+        # with decay no update is the learning rate's alone.
+        first = step == self._starts(role) + 1
+        return self._of("lr", role) if first and not self._decays else None
 
     def _eps(self, role: str, step: int) -> Exponent | None:
-        return self._of("eps", role) if self._adam else None
+        if not self._adam:
+            return None
+        # Scaling gradients up is, to Adam, scaling eps down.
+        values = {size: each.roles[role] for size, each in self._plans.items()}
+        return self._slope({size: (each.eps or math.nan) / each.grad_scale for size, each in values.items()})
 
     def _gradient(self, role: str, step: int) -> Exponent | None:
         if not self._gradients:
