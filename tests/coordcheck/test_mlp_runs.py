@@ -1,0 +1,217 @@
+"""The check on the MLP MoE: right settings pass, planted mistakes are found and named, the paper's ablations fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+
+from bench_check import Mistake, _tie_or_untie, runs_of
+from mssp.coordcheck.mlp_runs import Run, Sizes, check_mlps, measured, theory_of
+from mssp.coordcheck.result import Check
+from mssp.data import load
+from mssp.replicas import Feed, Schedule
+from mssp.replicas.lockstep import Lockstep
+from mssp.sweep.learning_rates import Setting
+from mssp.tuned import Tuned
+
+SMALL = (32, 64, 128)
+
+
+@pytest.fixture(scope="module")
+def feed() -> Feed:
+    return Feed(load("clusters"), torch.device("cpu"))
+
+
+def checked(
+    runs: Mapping[int, Run],
+    feed: Feed,
+    *,
+    right: Mapping[int, Run] | None = None,
+    prepare: Callable[[Lockstep], None] | None = None,
+    steps: int = 6,
+    seeds: int = 3,
+) -> Check:
+    """Judged by the rules of the right runs."""
+    rules = {size: run.plan for size, run in (right or runs).items()}
+    return check_mlps(runs, feed, steps=steps, batch=100, seeds=range(seeds), rules=rules, prepare=prepare)
+
+
+def exponent(check: Check, name: str) -> float:
+    judged = check.quantities[name].judged
+    assert judged is not None
+    return judged.value
+
+
+def off(check: Check) -> set[str]:
+    return {each.name for each in check.off}
+
+
+def test_the_right_setting_passes_and_is_stable(feed: Feed) -> None:
+    found = checked(runs_of(Setting("adam", "II", "mssp"), (64, 128, 256), feed.data), feed, steps=12)
+    assert (found.passed, found.stable, off(found), found.causes) == (True, True, set(), ())
+    assert len([each for each in found.quantities.values() if each.verdict == "ok"]) > 50
+    assert exponent(found, "weights/expert_out") == pytest.approx(0.5, abs=0.05)
+    assert exponent(found, "rate/expert_in") == pytest.approx(-1.0, abs=0.05)
+    assert exponent(found, "backward/propagating/expert_out") == pytest.approx(-1.0, abs=0.15)
+    assert exponent(found, "gradient/expert_out") == pytest.approx(-2.0, abs=0.15)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("regime", ["I", "III"])
+def test_other_right_settings_pass(regime: str, optimizer: str, feed: Feed) -> None:
+    found = checked(runs_of(Setting(optimizer, regime, "mssp"), (32, 64, 128, 256), feed.data), feed)
+    assert off(found) == set()
+    assert found.stable
+
+
+def test_mup_in_regime_ii_is_implemented_right_and_not_worth_scaling(feed: Feed) -> None:
+    found = checked(runs_of(Setting("adam", "II", "mup"), (64, 128, 256, 512), feed.data), feed)
+    assert off(found) == set()
+    assert not found.stable
+    assert not found.quantities["aggregate/init"].stable
+    assert exponent(found, "aggregate/init") == pytest.approx(-0.5, abs=0.2)
+
+
+PLANTED = [
+    Mistake("rate", "router", -0.5, "I", "sgd"),
+    Mistake("rate", "expert_in", 0.5, "II", "adam"),
+    Mistake("rate", "embedding", -1.0, "III", "sgd"),
+    Mistake("rate", "readout", 0.5, "II", "sgd"),
+    Mistake("weights", "expert_out", -0.5, "II", "sgd"),
+    Mistake("weights", "expert_in", 0.5, "I", "adam"),
+    Mistake("aggregation", "", 0.5, "III", "adam"),
+    Mistake("experts", "", 0.0, "III", "sgd"),
+    Mistake("experts", "", 0.0, "I", "adam"),
+    Mistake("eps", "expert_out", 2.0, "II", "adam"),
+    Mistake("eps", "router", 0.5, "III", "adam"),
+]
+WORDS = {
+    "rate of router × N^-0.5": "the learning rate of router is divided by √N too often",
+    "rate of expert_in × N^0.5": "the learning rate of expert_in is multiplied by √N too often",
+    "rate of embedding × N^-1": "the learning rate of embedding is divided by N once too often",
+    "rate of readout × N^0.5": "the learning rate of readout is multiplied by √N too often",
+    "experts": "experts ",
+}
+
+
+@pytest.mark.parametrize("mistake", PLANTED, ids=lambda mistake: f"{mistake} {mistake.regime} {mistake.optimizer}")
+def test_a_planted_mistake_is_found_and_named_first(mistake: Mistake, feed: Feed) -> None:
+    right = runs_of(Setting(mistake.optimizer, mistake.regime, "mssp"), SMALL, feed.data)
+    found = checked(mistake.planted(right), feed, right=right, prepare=mistake.prepare)
+    assert not found.passed
+    first = found.causes[0]
+    assert (first.setting, first.role) == (mistake.what, mistake.role)
+    assert first.text.startswith(WORDS.get(str(mistake), ""))
+
+
+def test_the_fix_of_regime_ii_is_wrong_in_iii(feed: Feed) -> None:
+    """Boosting the experts' second layer there: "the backward gradient at the expert hidden layer [is] √N above"."""
+    right = runs_of(Setting("adam", "III", "mssp"), SMALL, feed.data)
+    boosted = Mistake("weights", "expert_out", 0.5, "III", "adam").planted(right)
+    found = checked(boosted, feed, right=right)
+    assert not found.passed
+    assert exponent(checked(right, feed), "backward/propagating/expert_out") == pytest.approx(-2.0, abs=0.15)
+    assert exponent(found, "backward/propagating/expert_out") == pytest.approx(-1.5, abs=0.15)
+    assert {"backward/propagating/expert_out", "backward/h2-init-update", "aggregate/propagating"} <= off(found)
+
+
+def tie(lockstep: Lockstep) -> None:
+    for name, parameter in lockstep.parameters.items():
+        if name.endswith(("w_in", "w_out")):
+            _tie_or_untie(parameter, tie=True)
+
+
+def test_the_fix_of_regime_iii_is_not_enough_in_ii(feed: Feed) -> None:
+    """Sharing experts instead of boosting them repairs the initial sum; A6 and the gradient at h2 stay too small."""
+    widths = (64, 128, 256)
+    right = Sizes(widths).runs(Setting("sgd", "II", "mssp", readout="mup"), Tuned(1.0), feed.data)
+    shared = Mistake("weights", "expert_out", -0.5, "II", "sgd").planted(right)
+    found = checked(shared, feed, right=right, prepare=tie, steps=2, seeds=6)
+    assert [cause.setting for cause in found.causes] == ["experts", "weights"]
+    assert exponent(found, "aggregate/init") == pytest.approx(0.0, abs=0.15)
+    # As under muP: N^-3/2 and N^-2, where MSSP has N^-1 of both.
+    assert exponent(found, "backward/h2-init-init") == pytest.approx(-1.5, abs=0.15)
+    assert exponent(found, "backward/A6.1") == pytest.approx(-2.0, abs=0.2)
+    assert {"backward/h2-init-init", "backward/A6.1", "aggregate/A22"} <= off(found)
+
+
+def test_from_a_zero_readout_shared_experts_send_too_much_back_in_ii(feed: Feed) -> None:
+    """The readout's update is aligned with the one W3 that all share: what returns through it adds up over experts."""
+    right = runs_of(Setting("adam", "II", "mssp"), SMALL, feed.data)
+    shared = Mistake("weights", "expert_out", -0.5, "II", "adam").planted(right)
+    found = checked(shared, feed, right=right, prepare=tie)
+    assert [cause.setting for cause in found.causes] == ["experts", "weights"]
+    assert exponent(found, "aggregate/init") == pytest.approx(0.0, abs=0.15)
+    assert exponent(found, "backward/A4") == pytest.approx(-0.5, abs=0.25)  # N^-1 is right
+    assert "backward/A4" in off(found)
+
+
+@pytest.mark.parametrize(
+    ("regime", "expected"),
+    [("I", {"expert_in": 1.0, "expert_out": 1.0}), ("II", {"expert_in": 1.0, "expert_out": 2.0}),
+     ("III", {"expert_in": 2.0, "expert_out": 2.0})],
+)  # fmt: skip
+def test_one_eps_for_all_is_no_longer_small_against_the_gradients_of_experts(
+    regime: str, expected: dict[str, float], feed: Feed
+) -> None:
+    def one_eps(lockstep: Lockstep) -> None:
+        for rates in lockstep.rates.values():
+            rates.eps.fill_(1e-8)
+
+    found = checked(runs_of(Setting("adam", regime, "mssp"), SMALL, feed.data), feed, prepare=one_eps)
+    assert not found.passed
+    assert not found.stable
+    assert {cause.setting for cause in found.causes} == {"eps"}
+    assert {*expected, "embedding"} <= {cause.role for cause in found.causes}
+    for role, power in expected.items():
+        assert found.quantities[f"faithfulness/{role}"].verdict == "off"
+        assert exponent(found, f"faithfulness/{role}") == pytest.approx(power, abs=0.25)
+
+
+def test_a_learning_rate_that_is_far_too_large(feed: Feed) -> None:
+    runs = Sizes((32, 64)).runs(Setting("sgd", "II", "mssp"), Tuned(1e20), feed.data)
+    found = checked(runs, feed)
+    assert not found.passed
+    assert not found.stable
+    assert [cause.setting for cause in found.causes] == ["divergence"]
+    assert "lower the learning rate" in found.causes[0].text
+
+
+def test_over_depth_gradients_fall_and_updates_do_not(feed: Feed) -> None:
+    runs = Sizes((64,), (1, 2, 4)).runs(Setting("sgd", "II", "mssp"), Tuned(10.0), feed.data)
+    assert [(run.config.blocks, run.config.residual, run.plan.target.depth) for run in runs.values()] == [
+        (1, True, 1), (2, True, 2), (4, True, 4),
+    ]  # fmt: skip
+    found = checked(runs, feed)
+    assert (found.axis, found.sizes, off(found)) == ("depth", (1, 2, 4), set())
+    assert exponent(found, "rate/expert_in") == pytest.approx(1.0, abs=0.05)
+    assert exponent(found, "gradient/expert_out") == pytest.approx(-1.0, abs=0.2)
+
+
+def test_more_seeds_are_checked_in_parts_of_one_measurement(feed: Feed) -> None:
+    runs = runs_of(Setting("sgd", "II", "mssp"), (32, 64), feed.data)
+    series = measured(runs, feed, Schedule(3, 100), range(4))
+    alone = measured(runs, feed, Schedule(3, 100), range(2, 4))
+    some = series.of_seeds(slice(2, 4))
+    assert (series.seeds, some.seeds, some.steps) == (4, 2, 3)
+    for name, values in alone.values.items():
+        assert some.values[name] == pytest.approx(values, rel=1e-3, abs=1e-9, nan_ok=True), name
+    plans = {size: run.plan for size, run in runs.items()}
+    assert Check.of(some, theory_of(plans)).seeds == 2
+
+
+def test_sizes_that_leave_no_exponent_to_fit() -> None:
+    with pytest.raises(ValueError, match="an exponent needs at least 2 different widths, got 64"):
+        Sizes((64,))
+    with pytest.raises(ValueError, match="an exponent needs at least 2 different widths, got 64 64"):
+        Sizes((64, 64))
+    with pytest.raises(ValueError, match="an exponent needs at least 2 different depths, got 4"):
+        Sizes((64,), (4,))
+    with pytest.raises(ValueError, match="depths are checked at one width, got 64 128"):
+        Sizes((64, 128), (1, 2))
+
+
+def test_sizes_are_taken_in_order_whatever_the_order_they_are_given_in(feed: Feed) -> None:
+    assert list(runs_of(Setting("sgd", "II", "mssp"), (128, 32, 64), feed.data)) == [32, 64, 128]

@@ -1,0 +1,94 @@
+"""What was measured, what follows from it, and where it was lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mssp.coordcheck.series import Numbers, Series
+from tests.coordcheck.synthetic import law, series
+
+
+def constant(value: float, steps: int = 1, seeds: int = 2) -> Numbers:
+    return np.full((steps + 1, seeds), value)
+
+
+MEASURED = {
+    "update/router": constant(2.0),
+    "weights/router": constant(0.5),
+    "input/router": constant(3.0),
+    "input-change/router": constant(4.0),
+    "effective/router": constant(12.0),
+    "propagating/router": constant(1.0),
+    "backward/effective/router": constant(99.0),
+    "gradient-sum/router": constant(8.0),
+    "gradient/router": constant(5.0),
+    "eps/router": constant(10.0),
+    "update/norm": constant(7.0),
+    "loss": constant(1.0),
+}
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.25), ("adam", 2.0), ("adamw", 2.0)])
+def test_what_follows_from_what_was_measured(optimizer: str, rate: float) -> None:
+    found = Series.of({128: MEASURED, 64: MEASURED}, optimizer)
+    assert found.sizes == (64, 128)
+    assert (found.steps, found.seeds) == (1, 2)
+    expected = {
+        "normalised/router": 4.0,  # 12 / 3
+        "alignment/p/router": 2.0,  # 12 / (2 · 3)
+        "alignment/q/router": 0.5,  # 1 / (0.5 · 4)
+        "rate/router": rate,  # 2 / 8 of SGD, 2 of Adam
+        "faithfulness/router": 2.0,  # 10 / 5
+    }
+    for name, value in expected.items():
+        assert found.values[name].shape == (2, 2, 2)
+        assert (found.values[name] == value).all(), name
+    of_norms = {name for name in found.values if name.endswith("/norm")}
+    assert of_norms == {"update/norm", *(["rate/norm"] if optimizer != "sgd" else [])}
+
+
+def test_sizes_are_in_order_and_what_one_of_them_lacks_is_left_out() -> None:
+    by_size = {
+        256: {"aggregate/init": constant(3.0), "router/load": constant(1.0)},
+        64: {"aggregate/init": constant(1.0), "experts/distance": constant(0.0), "router/load": constant(1.0)},
+    }
+    found = Series.of(by_size, "sgd")
+    assert set(found.values) == {"aggregate/init", "router/load"}
+    assert found.values["aggregate/init"][:, 0, 0].tolist() == [1.0, 3.0]
+
+
+def test_a_term_that_is_not_there_yet_divides_nothing() -> None:
+    zero = dict.fromkeys(MEASURED, constant(0.0))
+    found = Series.of({64: zero, 128: zero}, "sgd")
+    assert not any(values.any() for values in found.values.values())
+    # Nor does what was lost: it stays lost, quietly.
+    lost = MEASURED | {"gradient-sum/router": constant(np.nan)}
+    assert np.isnan(Series.of({64: MEASURED, 128: lost}, "sgd").values["rate/router"][1]).all()
+
+
+def test_where_a_model_was_lost() -> None:
+    fine = law(0.0)
+    assert series({"effective/router": fine}).diverged() is None
+    late, early = fine.copy(), fine.copy()
+    late[0, 4, 1], early[2, 3, 0], early[1, 4:, 0] = np.inf, np.nan, np.nan
+    found = series({"effective/router": late, "aggregate/init": early, "gradient/router": fine})
+    assert found.diverged() == (256, 3)
+    # At the same update, the smaller size.
+    late[1, 3, 2] = np.nan
+    assert found.diverged() == (128, 3)
+
+
+def test_the_loss_after_the_last_update_is_not_known_and_no_divergence() -> None:
+    loss = law(0.0)
+    loss[:, -1] = np.nan
+    assert series({"loss": loss}).diverged() is None
+    loss[1, 2, 0] = np.inf
+    assert series({"loss": loss}).diverged() == (128, 2)
+
+
+def test_some_of_the_seeds() -> None:
+    found = series({"aggregate/init": law(0.0, spread=(0.1, 0.2, 0.3, 0.4))})
+    some = found.of_seeds(slice(1, 3))
+    assert (found.seeds, some.seeds, some.steps) == (4, 2, 4)
+    np.testing.assert_array_equal(some.values["aggregate/init"], law(0.0, spread=(0.2, 0.3)))
