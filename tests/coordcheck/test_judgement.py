@@ -48,7 +48,7 @@ def test_what_is_exactly_zero_has_no_exponent_rather_than_minus_infinity() -> No
         assert gone.exponents == (None,) * 5
 
 
-# 0.15 and an interval of 0.025, or of 0.248; no more than 0.35 of one that cannot tell half powers apart.
+# 0.15 and an interval of 0.025, of 0.248, or of 1.24, which can tell nothing.
 @pytest.mark.parametrize(
     ("power", "spread", "verdict"),
     [
@@ -59,7 +59,7 @@ def test_what_is_exactly_zero_has_no_exponent_rather_than_minus_infinity() -> No
         (0.38, WIDE, "ok"),
         (-0.42, WIDE, "off"),
         (0.48, (-0.5, 0.0, 0.5), "ok"),
-        (0.52, (-0.5, 0.0, 0.5), "off"),
+        (0.52, (-0.5, 0.0, 0.5), "ok"),
         (0.5, (-0.01, 0.0, 0.01), "off"),
         (0.14, (0.0,), "ok"),  # one seed on a straight line
         (0.16, (0.0,), "off"),
@@ -277,7 +277,7 @@ def test_a_rate_is_judged_by_a_layers_first_update_alone() -> None:
 def test_an_update_that_its_weights_round_away_tells_no_rate() -> None:
     values = {"rate/expert_out": law(1.0, start=1), "weights/expert_out": law(0.5), "update/expert_out": law(0.5)}
     assert judged_quantities(series(values), theory())["rate/expert_out"].verdict == "off"
-    values["update/expert_out"] = 1e-6 * law(0.5)
+    values["update/expert_out"] = 1e-7 * law(0.5)
     assert judged_quantities(series(values), theory())["rate/expert_out"].verdict == "unpredicted"
 
 

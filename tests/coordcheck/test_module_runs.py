@@ -231,7 +231,6 @@ def test_auxiliary_losses_move_no_exponents_under_adam() -> None:
     assert with_them.quantities["effective/router"].values[32][1] > 0.0
 
 
-@pytest.mark.xfail(strict=True, reason="what a loss sends past a zero readout counts as wrongly not zero")
 def test_a_right_model_with_auxiliary_losses_passes() -> None:
     top_k = shapes(active=half)
     plan = mssp.plan(top_k[0], regime="II", lr=0.01)

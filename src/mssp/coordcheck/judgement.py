@@ -32,10 +32,10 @@ _FREE_IN_II = ("propagating/expert_out", "activation/expert_out")
 _LARGEST_BEND = 0.25
 # A bend is known less well than a slope; its own interval counts up to this.
 _KNOWN_BEND = 0.15
-# Exponents are multiples of a half: an interval wider than this cannot tell two of them apart, and counts no further.
+# Exponents are multiples of a half: an interval wider than this cannot tell two of them apart.
 WIDEST = 0.35
 # Of a weight, what an update must be at least not to be lost in its rounding (float32 has seven digits).
-_VISIBLE = 1e-5
+_VISIBLE = 3e-7
 # A product may round differently from one call to the next: of a term that is to come, so much may be there before.
 _ROUNDING = 1e-4
 _LAST = 3  # stability is a question about the last third of the steps
@@ -135,7 +135,7 @@ class _Miss:
 
 def _miss(prediction: Prediction, sizes: Sequence[int], values: Numbers) -> _Miss:
     plain, bent = estimate(sizes, values), bent_estimate(sizes, values)
-    interval = min(plain.ci, WIDEST) if plain.ci >= 0 else WIDEST  # of two sizes and one seed nothing is known
+    interval = plain.ci if plain.ci >= 0 else WIDEST  # of two sizes and one seed nothing is known
     beyond = _distance(plain.value, prediction.exponent) - interval
     if bent is not None:
         bend = min(max(bent.value - plain.value, -_LARGEST_BEND), _LARGEST_BEND)
@@ -180,6 +180,9 @@ def _is_stable(name: str, series: Series, theory: Theory) -> bool:
     last = series.values[name][:, -max((series.steps + 1) // _LAST, 1) :]
     if not np.isfinite(last).all():
         return False
+    if not last.any():
+        last_prediction = theory.prediction(name, series.steps)
+        return last_prediction is not None and not last_prediction.exponent.is_power  # still to come
     return bool(last.all()) and _miss(Prediction(wanted, "paper"), series.sizes, last).beyond <= 0
 
 

@@ -92,5 +92,7 @@ def _told(lockstep: Lockstep, infos: Iterable[ParamInfo]) -> dict[str, Tensor]:
     told = {"aggregation": lockstep.constants["aggregation"].flatten().double()}
     if lockstep.replicas[0].plan.optimizer != "sgd":
         # A role's parameters share their eps: those of an MLP's blocks have one shape.
-        told |= {f"eps/{info.role}": lockstep.rates[info.name].eps for info in infos}
+        rates = {info.role: lockstep.rates[info.name] for info in infos}
+        # Scaling gradients up is, to Adam, scaling eps down.
+        told |= {f"eps/{role}": each.eps / each.grad_scale for role, each in rates.items()}
     return told

@@ -41,6 +41,7 @@ class Theory:
     Args:
         plans: by the size that grows, as the rules give them.
         simulated: exponents of the minimal linear MoE after 0, 1, ... updates, for what the paper leaves open.
+        bypassed: some of the loss does not go through the readout (load balancing).
         own_sides: roles whose matrices have sides that do not grow as the role's do: their rules give no one exponent.
     """
 
@@ -50,24 +51,26 @@ class Theory:
         simulated: Simulated | None = None,
         *,
         own_sides: Collection[str] = (),
+        bypassed: bool = False,
     ) -> None:
         self.plan = plans[min(plans)]
         self.depth = _only_depth_grows(plans)
         self._implied, self._simulated = Implied(plans), simulated or {}
         self._own_sides = frozenset(own_sides)
-        # Decay moves weights that gradients do not reach: what would be exactly zero is not.
-        self._decays = self.plan.weight_decay != 0
+        # Decay moves weights that no gradient reaches, and a loss of the router's reaches them past a zero readout:
+        # what would be exactly zero is not.
+        self._never_zero = self.plan.weight_decay != 0 or bypassed
 
     def prediction(self, name: str, step: int) -> Prediction | None:
         """After so many updates; None where nobody says anything."""
         found = tabulated(name, step, case_of(self.plan), depth=self.depth)
         if found is not None:
-            return None if found.power is None and self._decays else Prediction(found, "paper")
+            return None if found.power is None and self._never_zero else Prediction(found, "paper")
         if name.partition("/")[2] in self._own_sides:
             return None
         implied = self._implied.exponent(name, step)
         if implied is not None:
-            return None if implied.power is None and self._decays else Prediction(implied, "rules")
+            return None if implied.power is None and self._never_zero else Prediction(implied, "rules")
         if name.startswith(_SIMULATED) and step < len(self._simulated.get(name, ())):
             return self._from_simulation(name, self._simulated[name][step], step)
         return None

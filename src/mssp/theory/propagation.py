@@ -151,6 +151,7 @@ _ALIGNING = {
     "backward/effective/router": 2,
     "backward/router-update-init": 2,
     "backward/router-update-update": 2,
+    "aggregate/cross": 1,
     "backward/effective/expert_in": 1,
     "backward/A6": 1,
     "backward/E": 1,
@@ -261,7 +262,8 @@ def _climbing(name: str, cells: list[str] | None, step: int, regime: str) -> Exp
         return found
     before = [_exponent(name, cell) for cell in cells[:step]]
     parts = [_climbing(part, _mup().get((regime, part)), step, regime) for part in _PARTS.get(name, ())]
-    known = [each.power - each.slack for each in (*before, *parts) if each is not None and each.power is not None]
+    known = [each.power for each in before if each is not None and each.power is not None]
+    known += [each.power - each.slack for each in parts if each is not None and each.power is not None]
     return Exponent(found.power, max(found.power - min([*known, found.power]), found.slack))
 
 
