@@ -18,7 +18,7 @@ from functools import partial
 
 import torch
 
-from mssp.coordcheck.mlp_runs import Run, Sizes, check_mlps, measured, theory_of
+from mssp.coordcheck.mlp_runs import Run, Sizes, calm, check_mlps, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
 from mssp.data.dataset import Dataset
@@ -113,8 +113,7 @@ def mistakes(regimes: list[str]) -> list[Mistake]:
 
 def runs_of(setting: Setting, widths: tuple[int, ...], data: Dataset) -> dict[int, Run]:
     found = tuned("clusters", setting.optimizer, setting.regime, setting.scheme)
-    lr = found.lr / 2 if setting.optimizer == "sgd" else found.lr
-    return Sizes(widths).runs(setting, replace(found, lr=lr), data)
+    return Sizes(widths).runs(setting, calm(found, setting.optimizer), data)
 
 
 def checked(mistake: Mistake, widths: tuple[int, ...], feed: Feed) -> Check:

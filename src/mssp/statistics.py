@@ -34,6 +34,15 @@ class Estimate:
         return abs(self.value) > self.ci
 
 
+def finite(value: float) -> float | None:
+    """For JSON, which has no NaN and no infinity.
+
+    >>> finite(0.5), finite(math.nan)
+    (0.5, None)
+    """
+    return value if math.isfinite(value) else None
+
+
 def mean_of(values: Sequence[float]) -> Estimate:
     """The mean over seeds with its confidence interval; values that are not finite count as missing.
 

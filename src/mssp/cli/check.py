@@ -135,6 +135,8 @@ class CheckCommand:
             )
 
     def _tuned(self, data: str, setting: Setting) -> Tuned:
+        from mssp.coordcheck.mlp_runs import calm
+
         # What was tuned, was for one block without a residual stream.
         asked = self.multipliers or (("ones",) if self.depths else ("tuned",))
         try:
@@ -143,7 +145,7 @@ class CheckCommand:
             if self.multipliers:
                 raise
             raise ValueError(f"{error}; or use --multipliers ones") from None
-        default = found.lr / 2 if setting.optimizer == "sgd" else found.lr
+        default = calm(found, setting.optimizer).lr
         if asked == ("ones",) and setting.optimizer == "sgd":
             default = _LR_OF_ONES  # large enough for its updates not to be rounded away
         return replace(found, lr=default if self.lr is None else positive("--lr", self.lr))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Series
@@ -66,6 +66,11 @@ class Sizes:
             )
             found[size] = Run(config, _planned(config, setting, tuned, as_printed))
         return found
+
+
+def calm(tuned: Tuned, optimizer: str) -> Tuned:
+    """What was tuned, at the learning rate of a check: SGD's own is at the edge, and muP's narrow models go over it."""
+    return replace(tuned, lr=tuned.lr / 2) if optimizer == "sgd" else tuned
 
 
 def _planned(config: MLPConfig, setting: Setting, tuned: Tuned, as_printed: bool) -> Plan:

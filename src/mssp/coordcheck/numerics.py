@@ -14,6 +14,7 @@ import torch
 
 from mssp.coordcheck.result import Check
 from mssp.plan_text import align, number
+from mssp.statistics import finite
 
 # The smallest number with all its digits, and the smallest at all.
 _FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -68,7 +69,7 @@ def as_json(check: Check) -> dict[str, Any]:
         each.role: {
             "rms": each.rms,
             "exponent": each.exponent,
-            "leaves": {name: _finite(size) for name, size in {**each.leaves, "fp32 squares": each.squares}.items()},
+            "leaves": {name: finite(size) for name, size in {**each.leaves, "fp32 squares": each.squares}.items()},
             "eps": each.eps,
         }
         for each in ranges(check)
@@ -126,10 +127,6 @@ def _leaves(value: float, exponent: float, size: float, limit: float) -> float:
     if exponent >= 0:
         return math.inf
     return float(size * (limit / value) ** (1 / exponent))
-
-
-def _finite(size: float) -> float | None:
-    return size if math.isfinite(size) else None
 
 
 def _size(symbol: str, size: float) -> str:

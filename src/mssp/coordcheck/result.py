@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from mssp.coordcheck.causes import Cause, causes, divergence, with_reasons
 from mssp.coordcheck.judgement import Quantity, judged_quantities
 from mssp.coordcheck.series import Series
-from mssp.statistics import Estimate
+from mssp.statistics import Estimate, finite
 from mssp.theory.expected import Prediction, Theory
 
 
@@ -92,7 +91,7 @@ class Check:
             "seeds": self.seeds,
             "quantities": {name: _quantity_json(each) for name, each in self.quantities.items()},
             "causes": [vars(cause) for cause in self.causes],
-            "loss": {str(size): [_finite(x) for x in losses] for size, losses in self.loss.items()},
+            "loss": {str(size): [finite(x) for x in losses] for size, losses in self.loss.items()},
             "verdict": "pass" if self.passed else "fail",
             "stable": self.stable,
         }
@@ -100,9 +99,9 @@ class Check:
 
 def _quantity_json(each: Quantity) -> dict[str, Any]:
     return {
-        "exponents": [None if found is None else _finite(found.value) for found in each.exponents],
-        "ci": [None if found is None else _finite(found.ci) for found in each.exponents],
-        "values": {str(size): [_finite(value) for value in values] for size, values in each.values.items()},
+        "exponents": [None if found is None else finite(found.value) for found in each.exponents],
+        "ci": [None if found is None else finite(found.ci) for found in each.exponents],
+        "values": {str(size): [finite(value) for value in values] for size, values in each.values.items()},
         "predicted": [_power(prediction) for prediction in each.predicted],
         "source": next((prediction.source for prediction in each.predicted if prediction is not None), None),
         "judged": _estimate_json(each.judged),
@@ -118,8 +117,4 @@ def _power(prediction: Prediction | None) -> float | None:
 
 
 def _estimate_json(found: Estimate | None) -> dict[str, float | None] | None:
-    return None if found is None else {"exponent": _finite(found.value), "ci": _finite(found.ci)}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return None if found is None else {"exponent": finite(found.value), "ci": finite(found.ci)}

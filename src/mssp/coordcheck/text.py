@@ -49,11 +49,7 @@ def verdict_lines(check: Check) -> list[str]:
         if not any(cause.setting == "divergence" for cause in check.causes):
             found += [f"  {each.name} {each.reason}" for each in off[:_SHOWN]]
             found += [f"  and {len(off) - _SHOWN} more" if len(off) > _SHOWN else ""]
-    vague = [
-        each.name
-        for each in judged
-        if each.judged is not None and each.judged.ci > WIDEST and not _is_copy(check, each)
-    ]
+    vague = [each.name for each in judged if each.judged is not None and each.judged.ci > WIDEST]
     if vague:
         known = f"unclear: {len(vague)} exponents are known to no better than ±{WIDEST:g}"
         found += [f"{known} ({_some(vague)}): more seeds would tell"]

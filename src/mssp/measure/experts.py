@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mssp.measure.magnitudes import Sizes, rms, rms_of_products
+from mssp.measure.magnitudes import Sizes, rms, rms_of_products, total
 from mssp.nn.expert_paths import ExpertWeights, hidden_units
 
 FORWARD = ("init", "A21", "A22", "effective", "cross")
@@ -121,13 +121,13 @@ def moe_sizes(
     names = {"init": ".1", "update": ".2"}
     for name in BACKWARD:
         parts = dict(zip(backs, (each[name] for each in terms.backward), strict=True))
-        sizes[f"backward/{name}"] = rms(_total(list(parts.values())))
+        sizes[f"backward/{name}"] = rms(total(parts.values()))
         sizes |= {f"backward/{name}{names[sent]}": rms(part) for sent, part in parts.items()}
     for sent, (initial, update) in zip(backs, terms.to_gates, strict=True):
         sizes |= {f"backward/phi-init-{sent}": rms(initial), f"backward/phi-update-{sent}": rms(update)}
     through = {
-        "init": through_gate(_total([initial for initial, _ in terms.to_gates])),
-        "update": through_gate(_total([update for _, update in terms.to_gates])),
+        "init": through_gate(total([initial for initial, _ in terms.to_gates])),
+        "update": through_gate(total([update for _, update in terms.to_gates])),
     }
     change = now.router - start.router
     for expert, back in through.items():
@@ -144,7 +144,7 @@ def distance_between_experts(weights: ExpertWeights) -> Sizes:
     if weights.experts == 1:
         return {}
     squares = [rms(each[:, 1:] - each[:, :-1]).square() for each in (weights.w_in, weights.w_out)]
-    return {"experts/distance": (_total(squares) / 2).sqrt()}
+    return {"experts/distance": (total(squares) / 2).sqrt()}
 
 
 class _Sums:
@@ -230,10 +230,10 @@ class _Few:
             for name, term in zip(BACKWARD, terms, strict=True):
                 sums.back_terms[k][name] = sums.back_terms[k][name] + term
             to_pre.append(both[0] + both[1])
-        back_to_pre, back = _total(to_pre), _total(backs).unsqueeze(1)
+        back_to_pre, back = total(to_pre), total(backs).unsqueeze(1)
         per_expert = {
-            "backward/propagating/expert_out": self.gates * _total(through_0),
-            "backward/effective/expert_out": self.gates * _total(through_d),
+            "backward/propagating/expert_out": self.gates * total(through_0),
+            "backward/effective/expert_out": self.gates * total(through_d),
             "backward/propagating/expert_in": back_to_pre @ self.in_0,
             "backward/effective/expert_in": back_to_pre @ self.d_in,
         }
@@ -270,10 +270,6 @@ class _Few:
 
     def _to_pre(self, back: Tensor, slopes: Tensor) -> Tensor:
         return torch.cat([back, back], -1) * slopes if self.gated else back * slopes
-
-
-def _total(parts: Sequence[Tensor]) -> Tensor:
-    return sum(parts[1:], parts[0])
 
 
 def _parts(layer: ExpertLayer) -> Iterator[slice]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -50,6 +50,12 @@ def rms_of_products(rows: Tensor, columns: Tensor) -> Tensor:
     squares = ((rows @ rows.mT).double() * (columns @ columns.mT).double()).flatten(1).sum(1)
     layers = rows[0].numel() // (T * a)
     return (squares.clamp_min(0) / (layers * a * b)).sqrt()
+
+
+def total(parts: Iterable[Tensor]) -> Tensor:
+    """The sum of one or more tensors."""
+    first, *rest = parts
+    return sum(rest, first)
 
 
 class Pool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mssp.measure.experts import ExpertLayer, distance_between_experts, moe_sizes
 from mssp.measure.linear_maps import Layer, layer_sizes
-from mssp.measure.magnitudes import Pool, Sizes, rms
+from mssp.measure.magnitudes import Pool, Sizes, rms, total
 from mssp.measure.routing import routing_sizes
 from mssp.nn import mlp
 from mssp.nn.expert_paths import ExpertWeights
@@ -57,12 +57,14 @@ class MLPProbe:
     def _sizes(self, now: mlp.Parameters, acts: mlp.Activations, backs: Mapping[str, Mapping[str, Tensor]]) -> Sizes:
         pool = Pool()
         inputs = self._inputs
-        pool.add_all(self._layer("embedding", "embedding", now, inputs, inputs, _total(backs["embedding"])))
+        pool.add_all(self._layer("embedding", "embedding", now, inputs, inputs, total(backs["embedding"].values())))
         before, after = self._acts["features"], acts["features"]
         for block in range(self._config.blocks):
             name = f"blocks.{block}."
             pool.add_all(self._moe(name, now, acts, before, after, backs[f"{name}aggregate"]))
-            pool.add_all(self._layer("router", f"{name}router", now, before, after, _total(backs[f"{name}router"])))
+            pool.add_all(
+                self._layer("router", f"{name}router", now, before, after, total(backs[f"{name}router"].values()))
+            )
             before, after = self._acts[f"{name}output"], acts[f"{name}output"]
         pool.add_all(self._layer("readout", "readout", now, before, after, backs["readout"]["output"]))
         pool.add("features/delta", rms(after - before))
@@ -129,8 +131,3 @@ class MLPProbe:
             for name, grad in zip(names, grads, strict=True):
                 found[name][sent] = grad
         return found
-
-
-def _total(parts: Mapping[str, Tensor]) -> Tensor:
-    first, *rest = parts.values()
-    return sum(rest, first)

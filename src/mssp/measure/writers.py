@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from mssp.statistics import finite
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Line:
         if self.plan is not None:
             written["plan"] = self.plan
         if self.loss is not None:
-            written["loss"] = _finite(self.loss)
-        written["sizes"] = {name: _finite(size) for name, size in self.sizes.items()}
+            written["loss"] = finite(self.loss)
+        written["sizes"] = {name: finite(size) for name, size in self.sizes.items()}
         return json.dumps(written, allow_nan=False)
 
     def scalars(self) -> dict[str, float]:
@@ -82,7 +83,3 @@ def _to_file(path: Path) -> Writer:
 def _each(add_scalar: Callable[[str, float, int], object], line: Line) -> None:
     for name, value in line.scalars().items():
         add_scalar(name, value, line.step)
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

@@ -219,8 +219,8 @@ def tabulated(name: str, step: int, case: Case, *, depth: bool = False) -> Expon
     if case.regime == "I" and case.readout == "zero" and not name.startswith(_THROUGH_INITIAL_ROUTER):
         return _of_mssp(name, step, case.regime)
     if name == "aggregate/init":
-        # Whatever the readout and the optimizer.
-        return Exponent(Fraction(0) if case.regime == "I" else Fraction(-1, 2))
+        # Whatever the readout, the optimizer and the step.
+        return Exponent(Fraction(0)) if case.regime == "I" else _exponent(name, _mup()[case.regime, name][-1])
     if case.optimizer != "sgd" or case.readout != "mup" or step > _ANALYSED:
         return None
     return _climbing(name, _mup().get((case.regime, name)), step, case.regime)
