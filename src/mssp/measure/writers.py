@@ -29,7 +29,7 @@ class Line:
     def json(self) -> str:
         """One object; what is not finite is null, and what is not there is left out.
 
-        >>> Line(0, {"gradient/router": 0.5, "faithfulness/router": math.inf}, loss=2.0).json()
+        >>> Line(0, {"gradient/router": 0.5, "faithfulness/router": float("inf")}, loss=2.0).json()
         '{"step": 0, "loss": 2.0, "sizes": {"gradient/router": 0.5, "faithfulness/router": null}}'
         """
         written: dict[str, Any] = {"step": self.step}
