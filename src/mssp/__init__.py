@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mssp import hf
     from mssp.apply import check_schedule, initialize, param_groups, scale_gradients, verify
     from mssp.coordcheck.module_runs import check
     from mssp.description import describe
@@ -39,11 +40,13 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "check", "check_schedule", "describe",
-    "initialize", "monitor", "param_groups", "plan", "rule", "scale_gradients", "verify",
+    "hf", "initialize", "monitor", "param_groups", "plan", "rule", "scale_gradients", "verify",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    if name == "hf":  # a module, imported when it is asked for
+        return import_module("mssp.hf")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'mssp' has no attribute {name!r}")
     return getattr(import_module(f"mssp.{_HOME_OF[name]}"), name)

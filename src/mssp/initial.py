@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from mssp.draws import normals
-from mssp.rules import GAINS
+from mssp.param_info import OWN
+from mssp.rules import BIASES, GAINS
 
 if TYPE_CHECKING:
     from mssp.param_info import ParamInfo
@@ -21,8 +22,11 @@ Region = tuple[slice, ...]
 
 def fill(parameter: Tensor, info: ParamInfo, values: Values, seed: int) -> None:
     """Write one parameter's initial value in place."""
-    if info.role in GAINS:
-        parameter.fill_(1.0)
+    if info.start == OWN:
+        return
+    if info.role in GAINS | BIASES:
+        usual = 1.0 if info.role in GAINS else 0.0
+        parameter.fill_(usual if info.start is None else info.start)
     elif values.zero:
         parameter.zero_()
     elif isinstance(parameter, DTensor):

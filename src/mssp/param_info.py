@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from mssp.rules import BIASES, GAINS, ROLES
 from mssp.shape import positive_int
 
 _AXES = re.compile(r"\((\d+) (in|out)\)|\((in|out) (\d+)\)|(in|out|vocab)")
+OWN: Literal["own"] = "own"
 _PER_EXPERT = frozenset({"expert_in", "expert_in_bias", "expert_out", "expert_out_bias"})
 
 
@@ -25,6 +27,8 @@ class ParamInfo:
             interleaved, ``"(3 out) in"`` for a fused qkv.
         base_fan_in, base_fan_out: the sides at the base, where they do not grow as the role's do (fixed ranks, heads).
         tied_as: for experts that are parameters of their own, a name they share; tied experts are drawn under it.
+        start: the value a gain or bias starts from where that is not 1 or 0 (a norm that multiplies by 1 + its weight
+            starts at 0), or ``own``: initializing leaves what the model itself put there.
 
     ``name``, ``experts`` and ``tied_readout`` are filled in by :func:`mssp.describe`, and ``tied_as`` by ``{expert}``.
     """
@@ -40,6 +44,7 @@ class ParamInfo:
     experts: int | None = None
     tied_as: str = ""
     tied_readout: bool = False
+    start: float | Literal["own"] | None = None
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -52,6 +57,10 @@ class ParamInfo:
             raise ValueError(f"expert_axis must be a whole number, got {self.expert_axis!r}")
         if self.layout is not None:
             parse_layout(self.layout)
+        if self.start not in (None, OWN) and not isinstance(self.start, int | float):
+            raise ValueError(f"start must be a number or 'own', got {self.start!r}")
+        if self.start is not None and self.role not in GAINS | BIASES:
+            raise ValueError(f"start is for gains and biases: a {self.role} starts as its rule says")
 
     def fitted(self, name: str, shape: tuple[int, ...], tied_as: str) -> ParamInfo:
         """This claim for the parameter ``name``, with what the axes of its tensor say."""

@@ -19,21 +19,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, SupportsIndex
 
+from mssp.model_config import sizes_of
+
 SYMBOLS = {"N": "width", "N_e": "expert_width", "M": "experts", "K": "active", "L": "depth", "D": "inputs"}
 # The two sides of the matrix at hand, for rules that follow a matrix rather than the model.
 FANS = ("fan_in", "fan_out")
 
 # Every product of sizes and their inverses stays far inside the range of floats.
 _LARGEST = 2**53
-
-# Hugging Face's names for each dimension, the more specific first.
-_CONFIG_KEYS = {
-    "width": ("hidden_size",),
-    "expert_width": ("moe_intermediate_size", "intermediate_size"),
-    "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
-    "active": ("num_experts_per_tok", "num_experts_per_token", "top_k"),
-    "depth": ("num_hidden_layers",),
-}
 
 
 @dataclass(frozen=True)
@@ -74,23 +67,14 @@ class Shape:
         return asdict(self)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Shape:
+    def from_config(cls, config: Any) -> Shape:
         """Read a Hugging Face MoE configuration: a mapping, or anything with ``to_dict()``.
 
         >>> Shape.from_config({"hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8,
         ...                    "num_experts_per_tok": 2, "num_hidden_layers": 4})
         Shape(N=64, N_e=32, M=8, K=2, L=4, D=1)
         """
-        entries: Mapping[str, Any] = config.to_dict() if hasattr(config, "to_dict") else config
-        if not isinstance(entries, Mapping):
-            raise ValueError(f"a model config is a mapping of names to sizes, got a {type(config).__name__}")
-        sizes = {}
-        for name, keys in _CONFIG_KEYS.items():
-            found = [key for key in keys if entries.get(key) is not None]
-            if not found:
-                raise ValueError(f"the model config has no {name}: expected {' or '.join(keys)}")
-            sizes[name] = entries[found[0]]
-        return cls(**sizes)
+        return cls(**sizes_of(config))
 
     def __repr__(self) -> str:
         return f"Shape({', '.join(f'{symbol}={size:.0f}' for symbol, size in self.dims.items())})"

@@ -1,0 +1,57 @@
+"""Configs of Hugging Face models: read from what people have, and built on the meta device, without memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+STORED = "mssp"  # the entry of a model's config that travels with its checkpoints
+_NOT_SIZES = ("transformers_version", "model_type", STORED)
+
+
+def config_of(given: Any, like: nn.Module | None = None) -> Any:
+    """A config object from what people have: itself, a mapping, a folder, or the path of a ``config.json``."""
+    if hasattr(given, "to_dict") and hasattr(given, "model_type"):
+        return given
+    if isinstance(given, str | Path):
+        given = read_config(given)
+    if not isinstance(given, Mapping):
+        raise ValueError(f"a base is a config, a mapping, a folder or a config.json, got a {type(given).__name__}")
+    known = {key: value for key, value in given.items() if key not in _NOT_SIZES}
+    if like is not None:
+        return type(like.config)(**known)
+    from transformers import CONFIG_MAPPING
+
+    kind = given.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise ValueError(f"the config's model_type {kind!r} is not one that transformers knows")
+    return CONFIG_MAPPING[kind](**known)
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The content of a ``config.json``, given by its own path or by its folder's."""
+    file = Path(path)
+    file = file / "config.json" if file.is_dir() else file
+    try:
+        read = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{file}: there is no such file") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: {error}") from None
+    if not isinstance(read, dict):
+        raise ValueError(f"{file}: expected a JSON object")
+    return read
+
+
+def on_meta(config: Any, like: nn.Module | None = None) -> nn.Module:
+    """A model with this config that has shapes and no numbers."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: nn.Module = AutoModelForCausalLM.from_config(config) if like is None else type(like)(config)
+    return model

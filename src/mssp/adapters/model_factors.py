@@ -1,0 +1,90 @@
+"""Where the factors of a plan go in a Hugging Face model: on the sum over experts, on what is added to the residual
+stream, and on the logits of a tied readout; each relative to what the model does at the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from mssp.adapters.probing import SIGMOID
+from mssp.planning import Plan
+
+if TYPE_CHECKING:
+    from mssp.adapters.fused_experts import FusedMoE
+
+# What writes to the stream in a block: attention, dense layers and experts, or the norm that stands after one of them.
+_ATTENTIONS = ("self_attn", "linear_attn")
+_MLPS = ("mlp", "block_sparse_moe", "feed_forward", "shared_mlp")
+_AFTER_ATTENTION = ("post_self_attn_layernorm",)
+_AFTER_MLP = ("post_mlp_layernorm", "post_feedforward_layernorm")
+_BEFORE_MLP = ("pre_mlp_layernorm", "pre_feedforward_layernorm")
+_EITHER = "post_attention_layernorm"  # before the dense layers in most families, after attention in some
+_FIRST = "input_layernorm"
+
+Factor = tuple[nn.Module, Callable[[Plan], float]]
+
+
+def factors_for(model: nn.Module, gates: Mapping[FusedMoE, str]) -> Iterator[Factor]:
+    """Every module whose output a plan multiplies, with the factor by the plan."""
+    for moe, kind in gates.items():
+        # Gates that are shares of one need no factor but what was tuned.
+        yield moe.experts.module, relative_aggregation if kind == SIGMOID else tuned_aggregation
+    for block in _blocks(model):
+        writers = stream_writers(block)
+        for writer in writers or (block,):
+            yield writer, relative_residual if writers else unknown_residual
+    head, lookup = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
+    if head is not None and lookup is not None and head.weight is lookup.weight:
+        yield head, relative_logits
+
+
+def relative_aggregation(plan: Plan) -> float:
+    return plan.multiplier("aggregation", relative=True)
+
+
+def tuned_aggregation(plan: Plan) -> float:
+    return plan.aggregation_mult
+
+
+def relative_residual(plan: Plan) -> float:
+    return plan.multiplier("residual", relative=True)
+
+
+def relative_logits(plan: Plan) -> float:
+    return plan.multiplier("tied_readout", relative=True)
+
+
+def unknown_residual(plan: Plan) -> float:
+    """For blocks of unknown structure: right only where the depth does not change."""
+    if relative_residual(plan) != 1.0:
+        raise ValueError(
+            "the plan's residual factor is not 1, and which modules of a block write to the residual stream is not "
+            "known for this model: plan with the base's depth"
+        )
+    return 1.0
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and path.rpartition(".")[2] == "layers":
+            yield from module
+
+
+def stream_writers(block: nn.Module) -> tuple[nn.Module, ...]:
+    """The modules of a block whose outputs are added to the residual stream; empty where its parts are not all known.
+
+    With all of them multiplied by zero the block is the identity, which the tests hold every family to.
+    """
+    parts = {name: child for name, child in block.named_children() if any(True for _ in child.parameters())}
+    if not set(parts) <= {*_ATTENTIONS, *_MLPS, *_AFTER_ATTENTION, *_AFTER_MLP, *_BEFORE_MLP, _EITHER, _FIRST}:
+        return ()
+    another_before_mlp = any(name in parts for name in _BEFORE_MLP)
+    after_attention = (*_AFTER_ATTENTION, *((_EITHER,) if another_before_mlp or _FIRST not in parts else ()))
+    found = []
+    for written, norms in ((_ATTENTIONS, after_attention), (_MLPS, _AFTER_MLP)):
+        after = [parts[name] for name in norms if name in parts]
+        found += after or [parts[name] for name in written if name in parts]
+    return tuple(found)

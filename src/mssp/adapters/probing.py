@@ -1,0 +1,79 @@
+"""What a foreign module does, found out by running it once on numbers of our own: where its gain is neutral, how its
+router makes gates. Neither is read off a name, and the module itself is not touched: its parameters stay where they
+are, on the meta device too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+SIGMOID, SOFTMAX, RENORMALISED = "sigmoid", "softmax", "renormalised"
+_TOKENS = 64
+_TOLERANCE = 1e-3
+
+
+def neutral_gain(norm: nn.Module, name: str) -> float:
+    """The weight at which a norm multiplies by one: 1, or 0 where it multiplies by 1 + weight.
+
+    >>> neutral_gain(nn.RMSNorm(8), "norm")
+    1.0
+    """
+    size = norm.weight.numel()  # type: ignore[operator, union-attr]
+    x = _normals(_TOKENS, size)
+    by_one, by_two = (_run(norm, {"weight": float(weight)}, [(x,), (x, torch.ones_like(x))], name) for weight in (1, 2))
+    ratio = (by_two / by_one)[by_one.abs() > _TOLERANCE]
+    for start, expected in ((1.0, 2.0), (0.0, 1.5)):
+        if torch.allclose(ratio, torch.full_like(ratio, expected), atol=_TOLERANCE):
+            return start
+    raise ValueError(f"{name} multiplies neither by its weight nor by 1 + weight, and where to start it is not known")
+
+
+def gate_kind(router: nn.Module, width: int, experts: int, name: str) -> str:
+    """How a router that returns (logits, gates, chosen) makes gates: ``sigmoid``, ``softmax`` (of all experts), or
+    ``renormalised``, shares of one (or of a constant) among the chosen."""
+    x = _normals(_TOKENS, width)
+    bias = torch.zeros(experts)
+    calls = [(x,), (x, bias), (x.unsqueeze(0),), (x.unsqueeze(0), bias)]
+    found = _run(router, {"weight": None}, calls, name)
+    tensors = found if isinstance(found, tuple) and len(found) == 3 else ()
+    if not all(isinstance(each, Tensor) for each in tensors) or not tensors or tensors[2].is_floating_point():
+        raise ValueError(f"{name} does not return (logits, gates, chosen): how it makes gates is not known")
+    logits, gates, chosen = tensors
+    scores = {RENORMALISED: torch.ones_like(logits), SOFTMAX: logits.softmax(-1), SIGMOID: logits.sigmoid()}
+    sums = gates.sum(-1)
+    if torch.allclose(sums, sums.mean(), rtol=_TOLERANCE):
+        return RENORMALISED
+    for kind in (SOFTMAX, SIGMOID):
+        ratio = gates / scores[kind].gather(-1, chosen)
+        if torch.allclose(ratio, ratio.mean(), rtol=_TOLERANCE):
+            return kind
+    raise ValueError(f"{name} makes gates that are none of {SIGMOID}, {SOFTMAX} and {RENORMALISED}: there is no rule")
+
+
+def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tuple[Tensor, ...]], name: str) -> Any:
+    """The module on numbers of our own: named weights at a value (None: random), other parameters and buffers at 0."""
+    held = dict(module.named_parameters()) | dict(module.named_buffers())
+    state = {}
+    for key, tensor in held.items():
+        value = weights.get(key.rpartition(".")[2], 0.0)
+        shape = tuple(tensor.shape)
+        state[key] = _normals(*shape) / shape[-1] ** 0.5 if value is None else torch.full(shape, value)
+        if not tensor.is_floating_point():
+            state[key] = state[key].to(tensor.dtype)
+    failure: Exception | None = None
+    with torch.no_grad():
+        for args in calls:
+            try:
+                return functional_call(module, state, args)
+            except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:  # another signature
+                failure = failure or error
+    raise ValueError(f"{name} ({type(module).__name__}) does not run on a batch of vectors: {failure}")
+
+
+def _normals(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))

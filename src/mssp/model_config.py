@@ -1,0 +1,112 @@
+"""What a Hugging Face config says of a model: its sizes, under the names each family has for them, and its gates.
+
+A config is the content of a ``config.json``: a mapping of names to values. Sizes that contradict each other are
+refused here, before any model is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Config = Mapping[str, Any]
+
+# The more specific first: where a config has several, a later one is about something else (the width of dense layers).
+_SIZES = {
+    "width": ("hidden_size",),
+    "expert_width": ("moe_intermediate_size", "intermediate_size"),
+    "experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
+    "active": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
+    "depth": ("num_hidden_layers",),
+}
+# Names of one thing: two of them in one config must agree.
+_SYNONYMS = ("experts", "active")
+# Families whose gates are shares of one without a flag that says so, and flags that say so.
+_SHARES_OF_ONE = frozenset({"mixtral", "gpt_oss", "granitemoe", "granitemoeshared", "phimoe", "minimax_m2"})
+_SHARES_FLAGS = ("norm_topk_prob", "route_norm")
+_SHARED_EXPERTS = (
+    "n_shared_experts",
+    "num_shared_experts",
+    "shared_expert_intermediate_size",
+    "moe_num_shared_experts",
+)
+_DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers")
+
+
+def entries_of(config: Any) -> Config:
+    """A config as a mapping: as it is, by its ``to_dict()``, and of a multimodal model the part about text."""
+    entries = config.to_dict() if hasattr(config, "to_dict") else config
+    if not isinstance(entries, Mapping):
+        raise ValueError(f"a model config is a mapping of names to sizes, got a {type(config).__name__}")
+    text = entries.get("text_config")
+    return text if isinstance(text, Mapping) and entries.get("hidden_size") is None else entries
+
+
+def sizes_of(config: Any) -> dict[str, Any]:
+    """The dimensions of a MoE model, by their names in :class:`mssp.Shape`.
+
+    >>> sizes_of({"hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8, "num_experts_per_tok": 2,
+    ...           "num_hidden_layers": 4})
+    {'width': 64, 'expert_width': 32, 'experts': 8, 'active': 2, 'depth': 4}
+    """
+    entries = entries_of(config)
+    sizes = {}
+    for name, keys in _SIZES.items():
+        found = [key for key in keys if entries.get(key) is not None]
+        if not found:
+            raise ValueError(f"the model config has no {name}: expected {' or '.join(keys)}")
+        first = found[0]
+        for other in found[1:] if name in _SYNONYMS else ():
+            if entries[other] != entries[first]:
+                raise ValueError(
+                    f"the model config contradicts itself: {first} is {entries[first]}, {other} is {entries[other]}"
+                )
+        sizes[name] = entries[first]
+    _check_divisions(entries, sizes["experts"])
+    return sizes
+
+
+def _check_divisions(entries: Config, experts: Any) -> None:
+    """Refuse sizes that do not go into each other, which the library itself would round or trip over."""
+    parts = [("num_attention_heads", "num_key_value_heads"), ("n_routed_experts", "n_group")]
+    if entries.get("head_dim") is None and entries.get("v_head_dim") is None:
+        parts.append(("hidden_size", "num_attention_heads"))
+    for whole, part in parts:
+        size, count = entries.get(whole), entries.get(part)
+        if type(size) is int and type(count) is int and (count < 1 or size % count):
+            raise ValueError(f"the model config contradicts itself: {whole} {size} is no multiple of {part} {count}")
+    for smaller, larger in (("topk_group", "n_group"), *((key, "num_hidden_layers") for key in _DENSE_LAYERS)):
+        less, more = entries.get(smaller), entries.get(larger)
+        too_much = type(less) is int and type(more) is int and (less > more or (less == more and larger != "n_group"))
+        if too_much:
+            rest = "" if larger == "n_group" else ": no layer is left for experts"
+            raise ValueError(f"the model config contradicts itself: {smaller} is {less} of {larger} {more}{rest}")
+
+
+def outside_the_paper(base: Any, target: Any) -> list[str]:
+    """What two configs hold that the paper does not cover, in words."""
+    before, after = entries_of(base), entries_of(target)
+    found = []
+    first, last = sizes_of(before), sizes_of(after)
+    if last["experts"] / last["active"] > first["experts"] / first["active"]:
+        found.append(
+            f"experts per active one, M/K, grow from {first['experts'] / first['active']:g} to "
+            f"{last['experts'] / last['active']:g}: ever sparser routing is a limit that the paper leaves open"
+        )
+    if any(after.get(key) for key in _SHARED_EXPERTS):
+        found.append(
+            "shared experts are outside the paper's theory: they are planned as dense layers, by their own sides"
+        )
+    if after.get("model_type") in _SHARES_OF_ONE or any(after.get(key) for key in _SHARES_FLAGS):
+        found.append(
+            "gates are renormalised to sum to one: the paper's theory is for gates of their own (sigmoid) and an "
+            "aggregation factor; such gates need no factor, and with equal experts they give the router no gradient"
+        )
+    for key, what in (("head_dim", "the size of a head"), ("routed_scaling_factor", "the factor on routed experts")):
+        if None not in (before.get(key), after.get(key)) and before[key] != after[key]:
+            found.append(f"{key}, {what}, changes from {before[key]} to {after[key]}: the theory holds it fixed")
+    if before.get("model_type") != after.get("model_type"):
+        found.append(
+            f"base and target are of different families: {before.get('model_type')}, {after.get('model_type')}"
+        )
+    return found
