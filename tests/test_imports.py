@@ -17,8 +17,9 @@ PACKAGE = Path(mssp.__file__).parent
 # From the ground up: a module may import those that stand before it.
 ORDER = [
     "model_config", "shape", "power", "rules", "regime", "settings", "fans", "plan_json", "plan_text", "values",
-    "planning", "reasons", "explain", "families", "tuned", "statistics", "param_info", "description", "draws", "initial", "apply", "nn",
-    "adapters", "hf", "data", "measure", "replicas", "theory", "sweep", "coordcheck", "report", "cli", "__main__",
+    "planning", "reasons", "explain", "families", "tuned", "statistics", "param_info", "description", "draws",
+    "initial", "apply", "nn", "adapters", "hf", "data", "measure", "replicas", "theory", "sweep", "coordcheck",
+    "report", "cli", "__main__",
 ]  # fmt: skip
 
 
@@ -55,6 +56,10 @@ def test_imports_point_one_way(path: Path) -> None:
 
 # The same, inside the packages.
 ORDER_WITHIN = {
+    "adapters": [
+        "probing", "fused_experts", "forward_factors", "names", "configs", "model_factors", "transformers",
+        "trainer",
+    ],
     "nn": [
         "activations", "backend", "triton_kernels", "pairs", "grouped_products", "sorted_experts", "expert_paths",
         "dispatch", "path_timing", "router", "experts", "multipliers", "moe", "mlp", "gpt",
@@ -63,7 +68,8 @@ ORDER_WITHIN = {
         "arguments", "streams", "whole_files", "dataset", "clusters", "text", "image_files", "images", "downloads",
     ],
     "measure": [
-        "magnitudes", "linear_maps", "experts", "routing", "mlp", "recording", "modules", "writers", "monitor",
+        "magnitudes", "linear_maps", "experts", "routing", "mlp", "recording", "moe_layers", "modules",
+        "writers", "monitor",
     ],
     "replicas": [
         "replica", "kernels", "optimizers", "program", "mlp", "module", "metrics", "lockstep", "watching", "memory",

@@ -18,7 +18,8 @@ from mssp.measure.experts import BACKWARD, FORWARD, expert_terms
 from mssp.measure.linear_maps import Layer, layer_sizes
 from mssp.measure.magnitudes import rms
 from mssp.measure.mlp import MLPProbe
-from mssp.measure.modules import Call, ModuleProbe, _moment, _through_gates, own_loss
+from mssp.measure.modules import Call, ModuleProbe, own_loss
+from mssp.measure.moe_layers import OwnLayer
 from mssp.measure.recording import recorded, wide_copy
 from mssp.nn import GPT, GPTConfig, MLPConfig, MoE, Router, mlp
 
@@ -267,21 +268,22 @@ def test_the_terms_of_a_moe_layer_add_up(options: dict[str, Any]) -> None:
     x_0, x = x, (x + 0.2 * torch.randn_like(x)).requires_grad_()
     before, _ = passed_through(start, x_0)
     now, out = passed_through(moe, x)
-    last = _moment(moe, now, wide_copy)
+    layer = OwnLayer(moe)
+    first, last = OwnLayer(start).moment(before, wide_copy), layer.moment(now, wide_copy)
     back = torch.randn_like(out)
-    terms = expert_terms(_moment(start, before, wide_copy), last, moe.experts.activation, [back.flatten(0, 1)[None]])
+    terms = expert_terms(first, last, layer.hidden, [back.flatten(0, 1)[None]])
 
     total = sum((terms.forward[name] for name in FORWARD), torch.zeros(()))
     torch.testing.assert_close(total.view_as(out), out.detach(), rtol=1e-8, atol=1e-12)
 
-    to_logits = _through_gates(now[moe.router].routings, sum(terms.to_gates[0], torch.zeros(())))
+    to_logits = layer.through_gates(layer.routings(now), sum(terms.to_gates[0], torch.zeros(())))
     found = sum((terms.backward[0][name] for name in BACKWARD), to_logits @ moe.router.weight.detach())
     (wanted,) = torch.autograd.grad(out, x, back)
     torch.testing.assert_close(found.view_as(wanted), wanted, rtol=1e-8, atol=1e-12)
 
 
 def passed_through(moe: MoE, x: Tensor) -> tuple[Any, Tensor]:
-    with recorded([moe.router, moe.experts]) as passed:
+    with recorded([moe.router, moe.experts], whole=[moe.router]) as passed:
         out, _ = moe(x)
     return passed, out
 
@@ -291,7 +293,7 @@ def test_the_terms_of_a_gpt_add_up() -> None:
     model, batch = gpt(active=2, gated=True)
     start = ModuleProbe(model.double(), batch)
     trained(model, batch, own_loss)
-    with recorded(start._hooked()) as now:
+    with recorded(start._hooked(), start._whole) as now:
         loss = own_loss(model, batch)
     assert loss is not None
     gradients = start._backward(loss, now)
@@ -299,12 +301,12 @@ def test_the_terms_of_a_gpt_add_up() -> None:
         parts = list(gradients.parts[moe.experts].values())
         assert len(parts) == 2
         torch.testing.assert_close(parts[0] + parts[1], gradients.backs[moe.experts], rtol=1e-8, atol=1e-12)
-        last = _moment(moe, now, wide_copy)
-        terms = expert_terms(_moment(moe, start._before, start._start.__getitem__), last, "gelu", parts)
+        first, last = moe.moment(start._before, start._start.__getitem__), moe.moment(now, wide_copy)
+        terms = expert_terms(first, last, moe.hidden, parts)
         total = sum((terms.forward[name] for name in FORWARD), torch.zeros(()))
         torch.testing.assert_close(total, now[moe.experts].y, rtol=1e-8, atol=1e-12)
         to_gates = sum((each for pair in terms.to_gates for each in pair), torch.zeros(()))
-        through_router = _through_gates(now[moe.router].routings, to_gates) @ moe.router.weight.detach()
+        through_router = moe.through_gates(moe.routings(now), to_gates) @ moe.router.get_parameter("weight").detach()
         found = sum((each[name] for each in terms.backward for name in BACKWARD), through_router)
         (wanted,) = torch.autograd.grad(loss, now[moe.experts].into, retain_graph=True)
         torch.testing.assert_close(found.view_as(wanted), wanted * 12, rtol=1e-8, atol=1e-12)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mssp.planning import Plan
 
 FACTOR = "mssp_factor"
-_BY_PLAN = "plan_multipliers"
+BY_PLAN = "plan_multipliers"
 _NEUTRAL = 1.0
 
 
@@ -57,7 +57,7 @@ def attach(module: nn.Module, value: Callable[[Plan], float]) -> None:
     if hasattr(module, FACTOR):
         raise ValueError(f"a {type(module).__name__} has a factor already: detach it first")
     setattr(module, FACTOR, _NEUTRAL)
-    setattr(module, _BY_PLAN, FromPlan(value))
+    setattr(module, BY_PLAN, FromPlan(value))
     module.register_forward_hook(scaled_output)
 
 
@@ -66,7 +66,7 @@ def detach(module: nn.Module) -> None:
     for key, hook in list(module._forward_hooks.items()):
         if hook is scaled_output:
             del module._forward_hooks[key]
-    for name in (FACTOR, _BY_PLAN):
+    for name in (FACTOR, BY_PLAN):
         module.__dict__.pop(name, None)
 
 

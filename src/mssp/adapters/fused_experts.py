@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mssp.adapters.probing import gate_kind
+from mssp.adapters.probing import Gates, gates_of
 from mssp.description import name_cleaner
 from mssp.nn.expert_paths import ExpertWeights
 from mssp.param_info import ParamInfo
@@ -126,10 +126,10 @@ class FusedMoE:
             raise ValueError(f"{self.name}'s router has {len(holders)} matrices, where one was expected")
         return holders[0]
 
-    def gate_kind(self) -> str:
-        """How the router makes gates: ``sigmoid``, ``softmax`` or ``renormalised``."""
+    def gates(self) -> Gates:
+        """How the router makes gates."""
         experts, width = self.matrix.get_parameter("weight").shape
-        return gate_kind(self.router, width, experts, f"{self.name}'s router")
+        return gates_of(self.router, width, experts, f"{self.name}'s router")
 
 
 def moe_layers(model: nn.Module) -> Iterator[FusedMoE]:

@@ -46,6 +46,8 @@ _IN_BLOCKS: dict[str, ParamInfo] = {
     # Routers, and experts that are modules of their own (in memory, or on disk).
     rf"{_MOE}\.(?:gate|router|router\.gate|router\.layer|gate\.wg)\.weight": ParamInfo("router", layout="out in"),
     rf"{_MOE}\.(?:gate|router)\.bias": ParamInfo("router_bias"),
+    # What is added to scores for the choice alone: it has no gradient, and is frozen until a checkpoint is read.
+    rf"{_MOE}\.(?:expert_bias|gate\.(?:moe_statics\.)?e_score_correction_bias)": ParamInfo("router_bias", start=OWN),
     rf"{_EXPERT}\.(?:gate_proj|up_proj|w1|w3)\.weight": ParamInfo("expert_in", layout="out in"),
     rf"{_EXPERT}\.(?:down_proj|w2)\.weight": ParamInfo("expert_out", layout="out in"),
     rf"{_EXPERT}\.(?:gate_proj|up_proj|w1|w3)\.bias": ParamInfo("expert_in_bias"),

@@ -6,6 +6,7 @@ are, on the meta device too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,9 +34,22 @@ def neutral_gain(norm: nn.Module, name: str) -> float:
     raise ValueError(f"{name} multiplies neither by its weight nor by 1 + weight, and where to start it is not known")
 
 
-def gate_kind(router: nn.Module, width: int, experts: int, name: str) -> str:
-    """How a router that returns (logits, gates, chosen) makes gates: ``sigmoid``, ``softmax`` (of all experts), or
-    ``renormalised``, shares of one (or of a constant) among the chosen."""
+@dataclass(frozen=True)
+class Gates:
+    """How a router makes gates.
+
+    Args:
+        kind: ``sigmoid``, ``softmax`` (of all experts), or ``renormalised``: shares of one, or of another constant,
+            among the chosen.
+        score: what is renormalised: ``sigmoid`` or ``softmax``; the kind itself otherwise.
+    """
+
+    kind: str
+    score: str
+
+
+def gates_of(router: nn.Module, width: int, experts: int, name: str) -> Gates:
+    """How a router that returns (logits, gates, chosen) makes gates."""
     x = _normals(_TOKENS, width)
     bias = torch.zeros(experts)
     calls = [(x,), (x, bias), (x.unsqueeze(0),), (x.unsqueeze(0), bias)]
@@ -44,15 +58,18 @@ def gate_kind(router: nn.Module, width: int, experts: int, name: str) -> str:
     if not all(isinstance(each, Tensor) for each in tensors) or not tensors or tensors[2].is_floating_point():
         raise ValueError(f"{name} does not return (logits, gates, chosen): how it makes gates is not known")
     logits, gates, chosen = tensors
-    scores = {RENORMALISED: torch.ones_like(logits), SOFTMAX: logits.softmax(-1), SIGMOID: logits.sigmoid()}
-    sums = gates.sum(-1)
-    if torch.allclose(sums, sums.mean(), rtol=_TOLERANCE):
-        return RENORMALISED
-    for kind in (SOFTMAX, SIGMOID):
-        ratio = gates / scores[kind].gather(-1, chosen)
-        if torch.allclose(ratio, ratio.mean(), rtol=_TOLERANCE):
-            return kind
+    # Whatever is renormalised, its gates are the scores times something that is the same for all experts of a token.
+    shares = _constant(gates.sum(-1), over_tokens=True)
+    for score, scores in ((SOFTMAX, logits.softmax(-1)), (SIGMOID, logits.sigmoid())):
+        if _constant(gates / scores.gather(-1, chosen), over_tokens=not shares):
+            return Gates(RENORMALISED if shares else score, score)
     raise ValueError(f"{name} makes gates that are none of {SIGMOID}, {SOFTMAX} and {RENORMALISED}: there is no rule")
+
+
+def _constant(x: Tensor, over_tokens: bool) -> bool:
+    """Whether a tensor [tokens, ...] holds one number, or at least one number for each token."""
+    mean = x.mean() if over_tokens else x.mean(-1, keepdim=True)
+    return torch.allclose(x, mean.expand_as(x), rtol=_TOLERANCE)
 
 
 def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tuple[Tensor, ...]], name: str) -> Any:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from mssp.adapters.configs import STORED, config_of, on_meta
-from mssp.adapters.forward_factors import FACTOR, attach, detach
+from mssp.adapters.configs import STORED, config_of, on_meta, read_config
+from mssp.adapters.forward_factors import BY_PLAN, FACTOR, attach, detach
 from mssp.adapters.fused_experts import FusedExperts, is_fused, moe_layers
 from mssp.adapters.model_factors import factors_for
 from mssp.adapters.names import Place, for_all_blocks, info_of
@@ -59,14 +60,22 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None) -> None:
     moes = list(moe_layers(model))
     if not moes and not any(info.role == "router" for info in infos.values()):
         raise ValueError(f"{_called(model)} has no experts: this is for Mixture-of-Experts models")
-    gates = {moe: moe.gate_kind() for moe in moes}
+    gates = {moe: moe.gates().kind for moe in moes}
     factors = list(factors_for(model, gates))
+    sizes = _Sizes(Shape.from_config(model.config))
     if plan is not None:  # whatever does not fit is told before anything is changed
+        sizes(plan)
         for _, value in factors:
             value(plan)
-        plan.resolve(info for name, info in infos.items() if _is_trainable(model, name))
+        trained = ((name, model.get_parameter(name)) for name in infos)
+        plan.resolve(
+            infos[name].fitted(name, tuple(each.shape), infos[name].tied_as)
+            for name, each in trained
+            if each.requires_grad
+        )
     release(model)
     setattr(model, _DESCRIPTION, _Description(infos))
+    setattr(model, BY_PLAN, sizes)
     for module, value in factors:
         attach(module, value)
     for moe, kind in gates.items():
@@ -97,6 +106,18 @@ class _Description:
         return self.infos
 
 
+@dataclass(frozen=True)
+class _Sizes:
+    """What a model says when a plan is put on it: depth and active experts are in its config and in no parameter."""
+
+    shape: Shape
+
+    def __call__(self, plan: Plan) -> Mapping[str, float]:
+        if self.shape.with_inputs(plan.target.inputs) != plan.target:
+            raise ValueError(f"the plan is for another model: its target is {plan.target}, the model is {self.shape}")
+        return {}
+
+
 # -- what the parameters are ------------------------------------------------------------------------------------------
 
 
@@ -119,7 +140,7 @@ def infos_of(model: nn.Module, base: Any = None) -> dict[str, ParamInfo]:
         )
     at_base = None if base is None else _Base.of(model, base)
     head = _head_size(model)
-    return {name: _fitted(model, name, shapes[name], info, at_base, head) for name, info in infos.items()}
+    return {name: _fitted(model, name, shapes, info, at_base, head) for name, info in infos.items()}
 
 
 def checkpoint_infos(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ParamInfo]:
@@ -148,14 +169,21 @@ def _stacks(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[str
 
 
 def _fitted(
-    model: nn.Module, name: str, shape: tuple[int, ...], info: ParamInfo, base: _Base | None, head: int | None
+    model: nn.Module,
+    name: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    info: ParamInfo,
+    base: _Base | None,
+    head: int | None,
 ) -> ParamInfo:
     """A description with what this model adds to the vocabulary's: where gains start, which sides the base has."""
     before = None if base is None else base.shape_of(name)
     if info.role == "qk_norm":
-        grows = before is not None and before != shape
-        beside_heads = Place.of(name).local.endswith(("q_norm.weight", "k_norm.weight")) and shape != (head,)
-        info = replace(info, role="norm") if grows or beside_heads else info
+        grows = before is not None and before != shapes[name]
+        # Queries and keys have norms of one kind, and with a single key head only the queries' tells which.
+        of_queries = shapes.get(name.replace("k_norm", "q_norm"), shapes[name])
+        over_heads = name.endswith(("q_norm.weight", "k_norm.weight")) and of_queries != (head,)
+        info = replace(info, role="norm") if grows or over_heads else info
     if info.role in GAINS and name.endswith(".weight"):
         owner = model.get_submodule(name.rpartition(".")[0])
         info = replace(info, start=_neutral(owner, name))
@@ -190,7 +218,12 @@ class _Base:
 
     @classmethod
     def of(cls, model: nn.Module, base: Any) -> _Base:
-        small = on_meta(config_of(base, like=model), like=model)
+        read = read_config(base) if isinstance(base, str | Path) else base
+        kind = read.get("model_type") if isinstance(read, Mapping) else getattr(read, "model_type", None)
+        own = getattr(model.config, "model_type", None)
+        if kind not in (None, own):
+            raise ValueError(f"the base is a {kind}, the model a {own}: base and target must be of one architecture")
+        small = on_meta(config_of(read, like=model), like=model)
         return cls({name: tuple(each.shape) for name, each in small.named_parameters(remove_duplicate=False)})
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -219,10 +252,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def _called(model: nn.Module) -> str:
     kind = getattr(getattr(model, "config", None), "model_type", None)
     return type(model).__name__ + (f" (model_type '{kind}')" if kind else "")
-
-
-def _is_trainable(model: nn.Module, name: str) -> bool:
-    return model.get_parameter(name).requires_grad
 
 
 def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:

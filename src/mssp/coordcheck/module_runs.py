@@ -16,7 +16,7 @@ from mssp.coordcheck.series import Numbers, Series
 from mssp.description import Claims, described_parameters
 from mssp.measure.magnitudes import Pool, rms
 from mssp.measure.modules import Described, Entries, ModuleProbe
-from mssp.nn.moe import MoE
+from mssp.measure.moe_layers import moe_layers
 from mssp.planning import Plan
 from mssp.regime import infer
 from mssp.shape import Shape, positive_int
@@ -91,7 +91,8 @@ def check(
     series = Series.of(measured, plan.optimizer)
     at_start = series.values.get("gradient/embedding")
     bypassed = plans[min(plans)].roles["readout"].zero and at_start is not None and bool(at_start[:, 0].any())
-    return Check.of(series, Theory(plans, own_sides=own, bypassed=bypassed))
+    shares = any(layer.sums_to_one for layer in moe_layers(model))
+    return Check.of(series, Theory(plans, own_sides=own, bypassed=bypassed, equal_shares=shares))
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
@@ -152,7 +153,7 @@ def _beside_the_role(plan: Plan, model: nn.Module, claims: Claims | None) -> dic
 
 
 def _told(model: nn.Module, stepper: torch.optim.Optimizer, described: Described) -> dict[str, float]:
-    """What the optimizer and the forward pass were told: eps by role, and the factor of our own MoE layers."""
+    """What the optimizer and the forward pass were told: eps by role, and the factor of MoE layers."""
     held = {id(parameter): group for group in stepper.param_groups for parameter in group["params"]}
     pool = Pool()
     for info, parameter in described:
@@ -160,9 +161,9 @@ def _told(model: nn.Module, stepper: torch.optim.Optimizer, described: Described
         if "eps" in group and group["eps"] is not None and "betas" in group:
             # Scaling gradients up is, to Adam, scaling eps down.
             pool.add(f"eps/{info.role}", torch.tensor([group["eps"] / group.get("grad_scale", 1.0)]))
-    for module in model.modules():
-        if isinstance(module, MoE):
-            pool.add("aggregation", torch.tensor([float(module.aggregation)]))
+    for layer in moe_layers(model):
+        if not layer.sums_to_one:  # such gates take no factor
+            pool.add("aggregation", torch.tensor([layer.aggregation]))
     return {name: float(size) for name, size in pool.sizes().items()}
 
 

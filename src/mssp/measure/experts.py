@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 
 from mssp.measure.magnitudes import Sizes, rms, rms_of_products, total
-from mssp.nn.expert_paths import ExpertWeights, hidden_units
+from mssp.nn.expert_paths import ExpertWeights
 
+Hidden = Callable[[Tensor], Tensor]
 FORWARD = ("init", "A21", "A22", "effective", "cross")
 BACKWARD = ("A4", "A5", "A6", "E")
 _SENT = ("init", "update")  # by W4_0, by ΔW4; where there is but one part, it is the update's
@@ -74,7 +75,7 @@ class ExpertTerms:
     sizes: Sizes
 
 
-def expert_terms(start: ExpertLayer, now: ExpertLayer, act: str, backs: Sequence[Tensor]) -> ExpertTerms:
+def expert_terms(start: ExpertLayer, now: ExpertLayer, hidden: Hidden, backs: Sequence[Tensor]) -> ExpertTerms:
     """The terms of one layer; ``backs`` are the parts of δ, [R, T, N] each (none for the forward pass alone).
 
     A bias of the experts' second layer counts with its weights: b_0 with W3_0, Δb with ΔW3.
@@ -82,7 +83,7 @@ def expert_terms(start: ExpertLayer, now: ExpertLayer, act: str, backs: Sequence
     sums = _Sums(now.x, len(backs))
     gates = now.gates * now.aggregation
     for part in _parts(now):
-        few = _Few(start, now, gates, act, part)
+        few = _Few(start, now, gates, hidden, part)
         few.forward(sums)
         few.backward(sums, backs)
     to_gates = [(torch.cat(initial, -1), torch.cat(update, -1)) for initial, update in sums.to_gates]
@@ -101,17 +102,18 @@ def expert_terms(start: ExpertLayer, now: ExpertLayer, act: str, backs: Sequence
 def moe_sizes(
     start: ExpertLayer,
     now: ExpertLayer,
-    act: str,
+    hidden: Hidden,
     backs: Mapping[str, Tensor],
     through_gate: Callable[[Tensor], Tensor],
 ) -> Sizes:
     """Every size of one MoE layer but those of its router as a linear map.
 
     Args:
+        hidden: what an expert makes of its first layer's outputs, which are its gate's before its up projection's.
         backs: the parts of δ by the readout's part that sent them: ``init`` (W4_0) and ``update`` (ΔW4).
         through_gate: from a gradient at the gates to that at the router's logits.
     """
-    terms = expert_terms(start, now, act, list(backs.values()))
+    terms = expert_terms(start, now, hidden, list(backs.values()))
     forward = terms.forward
     sizes = {f"aggregate/{name}": rms(term) for name, term in forward.items()}
     sizes["aggregate/propagating"] = rms(forward["A21"] + forward["A22"])
@@ -168,8 +170,8 @@ class _Sums:
 class _Few:
     """A few experts of a layer, as a batch of matrices."""
 
-    def __init__(self, start: ExpertLayer, now: ExpertLayer, gates: Tensor, act: str, part: slice) -> None:
-        self.start, self.now, self.act = start, now, act
+    def __init__(self, start: ExpertLayer, now: ExpertLayer, gates: Tensor, hidden: Hidden, part: slice) -> None:
+        self.start, self.now, self._hidden = start, now, hidden
         self.gated = now.weights.gated
         self.in_0, self.out_0 = start.weights.w_in[:, part], start.weights.w_out[:, part]
         self.out = now.weights.w_out[:, part]
@@ -258,9 +260,6 @@ class _Few:
         rows = torch.cat([self.gates * each if gated else each for each in hidden], 2)
         wide = rows.transpose(1, 2).flatten(2) @ weights.flatten(1, 2)
         return wide.chunk(len(hidden), 1)
-
-    def _hidden(self, pre: Tensor) -> Tensor:
-        return hidden_units(pre, self.act, self.gated)
 
     def _slopes(self) -> Tensor:
         """The derivative of each hidden unit in each of its inputs, [R, m, T, F]."""

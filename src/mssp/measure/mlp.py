@@ -12,7 +12,7 @@ from mssp.measure.linear_maps import Layer, layer_sizes
 from mssp.measure.magnitudes import Pool, Sizes, rms, total
 from mssp.measure.routing import routing_sizes
 from mssp.nn import mlp
-from mssp.nn.expert_paths import ExpertWeights
+from mssp.nn.expert_paths import ExpertWeights, hidden_units
 
 
 class MLPProbe:
@@ -35,6 +35,8 @@ class MLPProbe:
     ) -> None:
         self._config, self._multipliers, self._x = config, multipliers, x
         self._start = {name: each.detach().clone() for name, each in parameters.items()}
+        # Gates that are shares of one are of order 1/K. The paper's are of order 1, under a factor 1/K.
+        self._share = 1 if config.gate_kind == "sigmoid" else config.shape.active
         self._splits = bool(self._start["readout"].any())  # otherwise all is sent by the readout's update
         replicas, grouped = len(self._start["readout"]), x.dim() > 2
         self._inputs, self._targets = (
@@ -90,7 +92,7 @@ class MLPProbe:
         logits, logits_0 = acts[f"{name}router"], self._acts[f"{name}router"]
         aggregate, aggregate_0 = acts[f"{name}aggregate"], self._acts[f"{name}aggregate"]
         return {
-            **moe_sizes(first, last, self._config.activation, backs, lambda back: self._through_gate(logits, back)),
+            **moe_sizes(first, last, self._hidden, backs, lambda back: self._through_gate(logits, back)),
             "activation/router": rms(logits),
             "router/delta": rms(logits - logits_0),
             "activation/aggregate": rms(aggregate),
@@ -105,14 +107,17 @@ class MLPProbe:
             parameters[f"{name}router"],
             ExpertWeights(parameters[f"{name}w_in"], parameters[f"{name}w_out"]),
             acts[f"{name}expert_in"],
-            acts[f"{name}gates"],
-            self._multipliers.aggregation,
+            acts[f"{name}gates"] * self._share,
+            self._multipliers.aggregation / self._share,
         )
+
+    def _hidden(self, pre: Tensor) -> Tensor:
+        return hidden_units(pre, self._config.activation, gated=False)
 
     def _through_gate(self, logits: Tensor, back: Tensor) -> Tensor:
         with torch.enable_grad():
             leaf = logits.detach().requires_grad_()
-            return torch.autograd.grad(mlp.gates(leaf, self._config), leaf, back)[0]
+            return torch.autograd.grad(mlp.gates(leaf, self._config) * self._share, leaf, back)[0]
 
     def _backward(self, acts: mlp.Activations, now: mlp.Parameters) -> dict[str, dict[str, Tensor]]:
         """What comes back to every layer's output, by what the readout's parts sent; to the readout's, ``output``."""

@@ -1,12 +1,13 @@
 """Every size of any model in training, recorded by hooks: what MLPProbe measures, for a GPT or a model of one's own.
 
-Linear layers and lookups are measured wherever they stand, MoE layers of ``mssp.nn`` with all the terms of their sums
-over experts. Other parameters have the sizes that need no input: of themselves, their updates and their gradients.
+Linear layers and lookups are measured wherever they stand, MoE layers (our own, and those whose experts are stacked
+tensors) with all the terms of their sums over experts. Other parameters have the sizes that need no input: of
+themselves, their updates and their gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +18,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from mssp.description import Claims, described_parameters
-from mssp.measure.experts import ExpertLayer, distance_between_experts, moe_sizes
+from mssp.measure.experts import distance_between_experts, moe_sizes
 from mssp.measure.linear_maps import Layer, layer_sizes
 from mssp.measure.magnitudes import Pool, Sizes, rms
+from mssp.measure.moe_layers import MoELayer, merged, moe_layers
 from mssp.measure.recording import Passage, recorded, undisturbed, wide_copy
 from mssp.measure.routing import routing_sizes
-from mssp.nn.expert_paths import ExpertWeights, all_pre_activations, gates_of_all
-from mssp.nn.moe import MoE
 from mssp.nn.router import Router, Routing
 from mssp.param_info import ParamInfo
 from mssp.rules import BIASES, GAINS
@@ -75,24 +75,27 @@ class ModuleProbe:
         self._model, self._batch, self._loss = _unwrapped(model), batch, loss or own_loss
         self._described = described_parameters(model, claims)
         check_whole(self._described)
-        self._maps = list(_linear_maps(self._model, self._described))
+        self._moes = list(moe_layers(self._model))
+        self._maps = list(_linear_maps(self._model, self._described, {moe.router for moe in self._moes}))
         self._lookups = list(_lookups(self._model, self._described))
-        self._moes = [module for module in self._model.modules() if isinstance(module, MoE)]
         trained = [parameter for _, parameter in self._described]
         if not trained:
             raise ValueError("the model has no trainable parameters to measure")
         self._device = trained[0].device
-        held = [*trained, *(each for moe in self._moes for each in moe.parameters())]
+        parts = [part for moe in self._moes for part in (moe.router, moe.experts)]
+        held = [*trained, *(each for part in parts for each in part.parameters())]
         self._start: dict[Tensor, Tensor] = {parameter: wide_copy(parameter) for parameter in held}
         self._readout = self._splitting_readout()
-        with undisturbed(self._model), torch.no_grad(), recorded(self._hooked()) as passed:
+        routers = {module for module in self._model.modules() if isinstance(module, Router)}
+        self._whole = frozenset({*parts, *routers})
+        with undisturbed(self._model), torch.no_grad(), recorded(self._hooked(), self._whole) as passed:
             self._loss(self._model, batch)
         self._before = passed
 
-    def _splitting_readout(self) -> nn.Linear | Router | None:
+    def _splitting_readout(self) -> nn.Module | None:
         """The one readout whose initial weights and update both send something back."""
         found = [each for each in self._maps if each.role == "readout"]
-        alone = len(found) == 1 and not found[0].tied and bool(self._start[found[0].module.weight].any())
+        alone = len(found) == 1 and not found[0].tied and bool(self._start[found[0].weight].any())
         return found[0].module if alone else None
 
     def __call__(self) -> Sizes:
@@ -102,15 +105,14 @@ class ModuleProbe:
     def measure(self) -> tuple[Sizes, Tensor | None]:
         """Every size by name, and the loss on the batch."""
         with undisturbed(self._model):
-            with torch.enable_grad(), recorded(self._hooked()) as passed:
+            with torch.enable_grad(), recorded(self._hooked(), self._whole) as passed:
                 loss = self._loss(self._model, self._batch)
             gradients = None if loss is None else self._backward(loss, passed)
             with torch.no_grad():
                 return self._sizes(passed, gradients), None if loss is None else loss.detach()
 
     def _hooked(self) -> set[nn.Module]:
-        parts = {part for moe in self._moes for part in (moe.router, moe.experts)}
-        return {each.module for each in self._maps} | {module for _, module in self._lookups} | parts
+        return {each.module for each in self._maps} | {module for _, module in self._lookups} | self._whole
 
     def _backward(self, loss: Tensor, passed: Mapping[nn.Module, Passage]) -> _Gradients:
         if loss.numel() != 1 or not loss.requires_grad:
@@ -140,9 +142,10 @@ class ModuleProbe:
         readout = self._readout
         if readout is None or readout not in passed or not passed[readout].into or not layers:
             return {layer: {"update": backs[layer]} for layer in layers}
-        start = self._start[readout.weight]
+        matrix = readout.get_parameter("weight")
+        start = self._start[matrix]
         found: dict[nn.Module, dict[str, Tensor]] = {layer: {} for layer in layers}
-        for sent, weight in (("init", start), ("update", wide_copy(readout.weight) - start)):
+        for sent, weight in (("init", start), ("update", wide_copy(matrix) - start)):
             back = passed[readout].by_call(backs[readout] @ weight)
             edges = [edge for layer in layers for edge in passed[layer].out_of]
             rest = iter(torch.autograd.grad(passed[readout].into, edges, back, retain_graph=True, allow_unused=True))
@@ -162,6 +165,8 @@ class ModuleProbe:
         for moe in self._moes:
             if moe.experts in passed:
                 self._add(pool, self._moe_sizes(moe, passed, parts.get(moe.experts, {})))
+        for routings in self._routings(passed):
+            self._add(pool, routing_sizes([merged(routings)]))
         return {**pool.sizes(), **self._parameter_sizes(gradients)}
 
     def _add(self, pool: Pool, sizes: Sizes) -> None:
@@ -169,7 +174,7 @@ class ModuleProbe:
         pool.add_all({k: size.to(self._device) for k, size in sizes.items() if not k.startswith(_OF_PARAMETERS)})
 
     def _map_sizes(self, linear: _LinearMap, now: Passage, back: Tensor | None) -> Sizes:
-        role, weight, before = linear.role, linear.module.weight, self._before.get(linear.module)
+        role, weight, before = linear.role, linear.weight, self._before.get(linear.module)
         # Under top-K an expert may have seen other tokens: nothing to compare those of now with.
         start = before if before is not None and before.tokens == now.tokens else None
         x, x_0 = now.x, (start or now).x
@@ -181,8 +186,6 @@ class ModuleProbe:
             sizes["router/delta" if role == "router" else f"change/{role}"] = rms(now.y - start.y)
         if role == "readout" and start is not None:
             sizes["features/delta"] = rms(x - x_0)
-        if now.routings:
-            sizes |= routing_sizes([_merged(now.routings)])
         return sizes
 
     def _lookup_sizes(self, role: str, module: nn.Embedding, now: Passage) -> Sizes:
@@ -195,19 +198,27 @@ class ModuleProbe:
             f"change/{role}": rms(now.y - self._before[module].y),
         }
 
-    def _moe_sizes(self, moe: MoE, passed: Mapping[nn.Module, Passage], backs: Mapping[str, Tensor]) -> Sizes:
-        routings = passed[moe.router].routings
+    def _moe_sizes(self, moe: MoELayer, passed: Mapping[nn.Module, Passage], backs: Mapping[str, Tensor]) -> Sizes:
+        routings = moe.routings(passed)
         # Gates that depend on nothing trainable pass nothing back.
         backs = backs if routings[0].logits.requires_grad else {}
-        first = _moment(moe, self._before, self._start.__getitem__)
-        last = _moment(moe, passed, wide_copy)
+        first, last = moe.moment(self._before, self._start.__getitem__), moe.moment(passed, wide_copy)
         now, before = passed[moe.experts].y, self._before[moe.experts].y
         return {
-            **moe_sizes(first, last, moe.experts.activation, backs, lambda back: _through_gates(routings, back)),
+            **moe_sizes(first, last, moe.hidden, backs, lambda back: moe.through_gates(routings, back)),
             "activation/aggregate": rms(now),
             "change/aggregate": rms(now - before),
             **distance_between_experts(last.weights),
         }
+
+    def _routings(self, passed: Mapping[nn.Module, Passage]) -> Iterator[list[Routing]]:
+        """Where tokens went, for every router: of a MoE layer, or on its own."""
+        of_layers = {moe.router: moe for moe in self._moes}
+        for module, passage in passed.items():
+            if module in of_layers:
+                yield of_layers[module].routings(passed)
+            elif isinstance(module, Router):
+                yield [output for _, output in passage.calls]
 
     def _parameter_sizes(self, gradients: _Gradients | None) -> Sizes:
         entries = Entries(self._device)
@@ -272,8 +283,12 @@ def own_loss(model: nn.Module, batch: Any) -> Tensor | None:
 @dataclass(frozen=True)
 class _LinearMap:
     role: str
-    module: nn.Linear | Router
+    module: nn.Module
     tied: bool
+
+    @property
+    def weight(self) -> nn.Parameter:
+        return self.module.get_parameter("weight")
 
 
 @dataclass(frozen=True)
@@ -300,9 +315,9 @@ def _owned(model: nn.Module, described: Described) -> Iterator[tuple[ParamInfo, 
             yield infos[weight], module
 
 
-def _linear_maps(model: nn.Module, described: Described) -> Iterator[_LinearMap]:
+def _linear_maps(model: nn.Module, described: Described, routers: Collection[nn.Module]) -> Iterator[_LinearMap]:
     for info, module in _owned(model, described):
-        if isinstance(module, nn.Linear | Router):
+        if isinstance(module, nn.Linear | Router) or module in routers:
             # A tied matrix is described as the embedding it also is.
             yield _LinearMap("readout" if info.tied_readout else info.role, module, info.tied_readout)
 
@@ -311,37 +326,3 @@ def _lookups(model: nn.Module, described: Described) -> Iterator[tuple[str, nn.E
     for info, module in _owned(model, described):
         if isinstance(module, nn.Embedding):
             yield info.role, module
-
-
-def _moment(moe: MoE, passed: Mapping[nn.Module, Passage], values: Callable[[Tensor], Tensor]) -> ExpertLayer:
-    experts, routing, x = moe.experts, _merged(passed[moe.router].routings), passed[moe.experts].x
-    b_in, b_out = (None if each is None else values(each).unsqueeze(0) for each in (experts.b_in, experts.b_out))
-    weights = ExpertWeights(values(experts.w_in).unsqueeze(0), values(experts.w_out).unsqueeze(0), b_in, b_out)
-    return ExpertLayer(
-        x,
-        values(moe.router.weight).unsqueeze(0),
-        weights,
-        all_pre_activations(x, weights),
-        gates_of_all(routing.gates, routing.chosen, routing.experts).unsqueeze(0),
-        moe.aggregation,
-    )
-
-
-def _merged(routings: list[Routing]) -> Routing:
-    """The routings of a router's calls as one, over all their tokens; without gradients."""
-
-    def rows(name: str) -> Tensor:
-        return torch.cat([getattr(each, name).detach().flatten(0, -2) for each in routings])
-
-    chosen = None if routings[0].chosen is None else rows("chosen")
-    return Routing(rows("logits"), rows("scores"), rows("gates"), chosen, rows("probabilities"), routings[0].gate)
-
-
-def _through_gates(routings: list[Routing], back: Tensor) -> Tensor:
-    """From a gradient at the gates of all experts [1, T, M] to that at the logits, by the graph of the forward pass."""
-    with torch.enable_grad():
-        gates = [gates_of_all(each.gates, each.chosen, each.experts) for each in routings]
-    parts = back.squeeze(0).split([each[..., 0].numel() for each in gates])
-    sent = [part.view(each.shape) for part, each in zip(parts, gates, strict=True)]
-    found = torch.autograd.grad(gates, [each.logits for each in routings], sent, retain_graph=True)
-    return torch.cat([each.flatten(0, -2) for each in found]).unsqueeze(0)

@@ -7,7 +7,7 @@ replica, as everywhere in this package.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,24 +23,20 @@ class Passage:
     Values are copies, in float32 or wider: models write into their tensors in place. For the same reason gradients are
     asked for at the edges of autograd's graph, which stay those of the values that were copied.
 
-    ``routings`` are what a router returned, call by call.
+    ``calls`` are arguments and outputs as they were, call by call, of modules that are recorded whole.
     """
 
     def __init__(self) -> None:
-        self.routings: list[Routing] = []
+        self.calls: list[tuple[tuple[Any, ...], Any]] = []
         self._into: list[GradientEdge] = []
         self._out_of: list[GradientEdge] = []
         self._inputs: list[Tensor] = []
         self._outputs: list[Tensor] = []
         self._shapes: list[tuple[torch.Size, torch.dtype]] = []
 
-    def add(self, x: Tensor, output: Tensor | Routing) -> None:
+    def add(self, x: Tensor, output: Any) -> None:
         """One more call."""
-        y = output
-        if isinstance(output, Routing):
-            self.routings.append(output)
-            y = output.logits
-        assert isinstance(y, Tensor)
+        y = main_output(output)
         self._shapes.append((x.shape, x.dtype))
         self._inputs.append(_rows(wide_copy(x)))
         self._outputs.append(_rows(wide_copy(y)))
@@ -86,20 +82,33 @@ class Passage:
         return torch.cat(found).unsqueeze(0)
 
 
+def main_output(output: Any) -> Tensor:
+    """What a module returned, or the first of what it returned; of a router, its logits."""
+    y = output.logits if isinstance(output, Routing) else output[0] if isinstance(output, tuple) else output
+    assert isinstance(y, Tensor)
+    return y
+
+
 def wide_copy(x: Tensor) -> Tensor:
     """A copy without gradients, in float32 or wider where it holds numbers."""
     return x.detach().to(torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else x.dtype, copy=True)
 
 
 @contextlib.contextmanager
-def recorded(modules: Iterable[nn.Module]) -> Iterator[Mapping[nn.Module, Passage]]:
-    """Record what goes through these modules; those that no token reaches do not appear."""
+def recorded(modules: Iterable[nn.Module], whole: Collection[nn.Module] = ()) -> Iterator[Mapping[nn.Module, Passage]]:
+    """Record what goes through these modules; those that no token reaches do not appear.
+
+    Of those in ``whole``, arguments and outputs are kept as they are, with their graph.
+    """
     passed: dict[nn.Module, Passage] = {}
 
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        x = args[0] if args else next(iter(kwargs.values()))
-        if x.numel():
-            passed.setdefault(module, Passage()).add(x, output)
+        given = (*args, *kwargs.values())
+        if given[0].numel():
+            passage = passed.setdefault(module, Passage())
+            passage.add(given[0], output)
+            if module in whole:
+                passage.calls.append((given, output))
 
     handles = [module.register_forward_hook(record, with_kwargs=True) for module in modules]
     try:

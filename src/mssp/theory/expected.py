@@ -42,6 +42,7 @@ class Theory:
         plans: by the size that grows, as the rules give them.
         simulated: exponents of the minimal linear MoE after 0, 1, ... updates, for what the paper leaves open.
         bypassed: some of the loss does not go through the readout (load balancing).
+        equal_shares: gates sum to one over the experts.
         own_sides: roles whose matrices have sides that do not grow as the role's do: their rules give no one exponent.
     """
 
@@ -52,10 +53,11 @@ class Theory:
         *,
         own_sides: Collection[str] = (),
         bypassed: bool = False,
+        equal_shares: bool = False,
     ) -> None:
         self.plan = plans[min(plans)]
         self.depth = _only_depth_grows(plans)
-        self._implied, self._simulated = Implied(plans), simulated or {}
+        self._implied, self._simulated = Implied(plans, equal_shares=equal_shares), simulated or {}
         self._own_sides = frozenset(own_sides)
         # Decay moves weights that no gradient reaches, and a loss of the router's reaches them past a zero readout:
         # what would be exactly zero is not.

@@ -33,7 +33,7 @@ class Implied:
         plans: by the size that grows, as the rules give them: multipliers do not matter if they are the same for all.
     """
 
-    def __init__(self, plans: Mapping[int, Plan]) -> None:
+    def __init__(self, plans: Mapping[int, Plan], *, equal_shares: bool = False) -> None:
         self._plans = plans
         any_plan = next(iter(plans.values()))
         self._adam = any_plan.optimizer != "sgd"
@@ -46,6 +46,8 @@ class Implied:
         }
         self._decays = any_plan.weight_decay != 0
         self._held = any_plan.roles["readout"].zero
+        # Equal experts under gates that sum to one: whatever a router does, the sum stays, so it has no gradient yet.
+        self._router_waits = equal_shares and self.tied()
 
     def exponent(self, name: str, step: int) -> Exponent | None:
         """After so many updates; None for a quantity that the rules do not determine."""
@@ -54,6 +56,13 @@ class Implied:
             return self._slope({size: each.multiplier("aggregation") for size, each in self._plans.items()})
         if role not in next(iter(self._plans.values())).roles:
             return None
+        if (
+            self._router_waits
+            and role == "router"
+            and kind not in ("weights", "eps")
+            and step <= self._starts(role) + 1
+        ):
+            return None  # there is nothing but rounding to scale
         kinds = {
             "weights": self._initial,
             "rate": self._rate,

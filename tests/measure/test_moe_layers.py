@@ -1,0 +1,95 @@
+"""What a probe sees inside the experts of Hugging Face models is exactly what they compute."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mssp.adapters import fused_experts
+from mssp.measure.experts import BACKWARD, FORWARD, expert_terms
+from mssp.measure.moe_layers import StackedLayer
+from mssp.measure.recording import recorded, wide_copy
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {"hidden_size": 16, "num_experts_per_tok": 2, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 8}
+FAMILIES: dict[str, Any] = {
+    "mixtral": {"num_local_experts": 6, "intermediate_size": 12},
+    "olmoe": {"num_experts": 6, "intermediate_size": 12},
+    "qwen3_moe": {"num_experts": 6, "moe_intermediate_size": 12, "norm_topk_prob": True},
+    "deepseek_v3": {"n_routed_experts": 6, "moe_intermediate_size": 12, "n_group": 2, "topk_group": 1,
+                    "first_k_dense_replace": 0},
+    "dots1": {"n_routed_experts": 6, "moe_intermediate_size": 12, "first_k_dense_replace": 0, "n_shared_experts": 1},
+    "gpt_oss": {"num_local_experts": 6, "intermediate_size": 12, "num_key_value_heads": 1},
+}  # fmt: skip
+
+
+def moe_block(family: str, implementation: str) -> nn.Module:
+    """A MoE layer with experts that differ, in float64 where the family computes in it."""
+    config = transformers.CONFIG_MAPPING[family](**SIZES, **FAMILIES[family])
+    config._experts_implementation = implementation
+    model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation=implementation)
+    block: nn.Module = model.model.layers[0].mlp.double()
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+    return block
+
+
+def the_layer(block: nn.Module) -> StackedLayer:
+    (moe,) = fused_experts.moe_layers(block)
+    return StackedLayer(moe)
+
+
+def run(block: nn.Module, layer: StackedLayer, x: Tensor) -> tuple[Any, Tensor]:
+    parts = [layer.router, layer.experts]
+    with recorded(parts, whole=parts) as passed:
+        block(x)
+    return passed, passed[layer.experts].y.squeeze(0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_terms_of_a_foreign_layer_add_up(family: str) -> None:
+    torch.manual_seed(0)
+    block = moe_block(family, "eager")
+    start = copy.deepcopy(block)
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    x_0 = torch.randn(1, 5, 16, dtype=torch.float64)
+    x = (x_0 + 0.2 * torch.randn_like(x_0)).requires_grad_()
+    first_layer, layer = the_layer(start), the_layer(block)
+    (before, _), (now, out) = run(start, first_layer, x_0), run(block, layer, x)
+    first, last = first_layer.moment(before, wide_copy), layer.moment(now, wide_copy)
+    back = torch.randn_like(out)
+    terms = expert_terms(first, last, layer.hidden, [back[None]])
+
+    total = sum((terms.forward[name] for name in FORWARD), torch.zeros(()))
+    # Routers compute in float32 whatever they are given.
+    torch.testing.assert_close(total.squeeze(0), out, rtol=1e-6, atol=1e-7)
+
+    to_logits = layer.through_gates(layer.routings(now), sum(terms.to_gates[0], torch.zeros(())))
+    by_router = to_logits.to(torch.float64) @ layer.router.get_parameter("weight").detach()
+    found = sum((terms.backward[0][name] for name in BACKWARD), by_router)
+    wanted = torch.autograd.grad(now[layer.experts].out_of, x, [back])[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["olmoe", "gpt_oss"])
+def test_both_expert_implementations_are_seen_alike(family: str) -> None:
+    x = torch.randn(1, 5, 16, dtype=torch.float64)
+    found = []
+    for implementation in ("eager", "batched_mm"):
+        torch.manual_seed(1)
+        block = moe_block(family, implementation)
+        layer = the_layer(block)
+        passed, _ = run(block, layer, x)
+        found.append((layer.moment(passed, wide_copy), passed[layer.experts].y))
+    (one, y), (other, z) = found
+    torch.testing.assert_close(y, z, rtol=1e-6, atol=1e-7)
+    assert torch.equal(one.weights.w_in, other.weights.w_in)
+    torch.testing.assert_close(one.gates, other.gates)
