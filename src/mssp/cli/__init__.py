@@ -20,6 +20,7 @@ from mssp.cli.check import CheckCommand
 from mssp.cli.demo import DemoCommand
 from mssp.cli.dispatch import DispatchCommand
 from mssp.cli.explain import ExplainCommand
+from mssp.cli.export import ExportCommand
 from mssp.cli.plan import PlanCommand
 from mssp.cli.sweep import SweepCommand
 from mssp.cli.tune import TuneCommand
@@ -27,6 +28,7 @@ from mssp.cli.tune import TuneCommand
 _COMMANDS = {
     "plan": (PlanCommand, "carry tuned hyperparameters from a small model to a large one"),
     "explain": (ExplainCommand, "one rule: what it is, why, and where the paper says it"),
+    "export": (ExportCommand, "a plan as torchtitan, Megatron-core, OLMo-core or a nanoGPT-style loop takes it"),
     "tune": (TuneCommand, "tune multipliers on a small model, by the paper's full grid or cheaper"),
     "sweep": (SweepCommand, "does the best learning rate stay as the model grows? measured, for each scheme"),
     "check": (CheckCommand, "does every term of the dynamics scale as the theory says? measured, with a verdict"),

@@ -1,0 +1,72 @@
+"""``mssp export``: a plan in the native form of a training framework."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from mssp.adapters.exports import export
+from mssp.adapters.exports.sizes import Sizes
+from mssp.cli import flags
+from mssp.data.whole_files import replacing
+from mssp.planning import Plan
+
+
+@dataclass
+class HostSizes:
+    attention_width: flags.Size = None
+    """query heads times head size"""
+    kv_width: flags.Size = None
+    """key heads times head size"""
+    ffn_width: flags.Size = None
+    """hidden units of dense FFN blocks"""
+    shared_width: flags.Size = None
+    """hidden units of shared experts, all together"""
+    q_rank: flags.Size = None
+    """low rank of queries (multi-head latent attention)"""
+    kv_rank: flags.Size = None
+    """low rank of keys and values"""
+
+
+@dataclass
+class ExportCommand:
+    """Write a plan as torchtitan, megatron, olmo-core or nanogpt takes it: one Python file that does not need mssp.
+
+    Sides that are not said grow with the width, low ranks stay; the file says what was assumed and refuses a model
+    that differs.
+    """
+
+    host: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="HOST")]
+    """torchtitan, megatron, olmo-core or nanogpt"""
+    plan: flags.Path = None
+    """the plan file, as `mssp plan --json` writes it"""
+    output: Annotated[flags.Path, tyro.conf.arg(aliases=["-o"])] = None
+    """the file to write; printed if left out"""
+    qk_norm: flags.Name = None
+    """for olmo-core: norms of queries and keys over the full width (full, the default) or one head (head)"""
+    target: HostSizes = field(default_factory=HostSizes)
+    base: HostSizes = field(default_factory=HostSizes)
+
+    def run(self) -> int:
+        if self.plan is None:
+            raise ValueError("--plan is missing: give the file that `mssp plan --json` wrote")
+        target, base = (
+            {name: size for name, size in asdict(sizes).items() if size is not None}
+            for sizes in (self.target, self.base)
+        )
+        made = Plan.from_json(Path(self.plan).read_text(encoding="utf-8"))
+        written = export(made, self.host, Sizes(target, base), self.qk_norm)
+        if self.output is None:
+            print(written, end="")
+            return 0
+        path = Path(self.output)
+        if not path.name or path.is_dir():
+            raise ValueError(f"--output {self.output!r} is no name for a file")
+        if not path.absolute().parent.is_dir():
+            raise ValueError(f"--output {path}: there is no folder {path.absolute().parent}")
+        with replacing(path) as unfinished:
+            unfinished.write_text(written, encoding="utf-8")
+        return 0
