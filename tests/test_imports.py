@@ -18,7 +18,7 @@ PACKAGE = Path(mssp.__file__).parent
 ORDER = [
     "model_config", "shape", "power", "rules", "regime", "settings", "fans", "plan_json", "plan_text", "values",
     "planning", "reasons", "explain", "families", "tuned", "statistics", "param_info", "description", "draws",
-    "initial", "apply", "nn", "adapters", "hf", "data", "measure", "replicas", "theory", "sweep", "coordcheck",
+    "initial", "apply", "nn", "data", "adapters", "hf", "measure", "replicas", "theory", "sweep", "coordcheck",
     "report", "cli", "__main__",
 ]  # fmt: skip
 
@@ -57,8 +57,8 @@ def test_imports_point_one_way(path: Path) -> None:
 # The same, inside the packages.
 ORDER_WITHIN = {
     "adapters": [
-        "probing", "fused_experts", "forward_factors", "names", "configs", "model_factors", "transformers",
-        "trainer",
+        "config_plans", "probing", "fused_experts", "forward_factors", "names", "configs", "model_factors",
+        "transformers", "by_name", "reading_back", "trainer",
     ],
     "nn": [
         "activations", "backend", "triton_kernels", "pairs", "grouped_products", "sorted_experts", "expert_paths",

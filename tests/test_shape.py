@@ -58,4 +58,4 @@ def test_config_without_experts_is_refused() -> None:
 
 def test_what_is_no_config_is_refused() -> None:
     with pytest.raises(ValueError, match="a model config is a mapping of names to sizes, got a NoneType"):
-        Shape.from_config(None)  # type: ignore[arg-type]
+        Shape.from_config(None)

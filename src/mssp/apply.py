@@ -133,8 +133,9 @@ def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> 
 
 def optimizer_for(model: nn.Module, plan: Plan, claims: Claims | None = None) -> Optimizer:
     """The plan's optimizer with its groups, and with scaled gradients where the plan asks for them."""
-    make: Callable[[list[dict[str, Any]]], Optimizer] = _OPTIMIZERS[plan.optimizer]
-    optimizer = make(param_groups(model, plan, claims))
+    make: Callable[..., Optimizer] = _OPTIMIZERS[plan.optimizer]
+    # The default is what schedules with a rate of their own (a floor) are relative to: the rate that was tuned.
+    optimizer = make(param_groups(model, plan, claims), lr=plan.lr)
     if plan.grad_scale:
         scale_gradients(optimizer)
     return optimizer
@@ -161,12 +162,12 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
         for key, number in wanted.items():
             # OneCycleLR starts below the planned rate and notes it as its maximum.
             found = group.get("max_lr", group.get(key)) if key == "initial_lr" else group.get(key)
-            if not _equal(found, number):
+            if not same_values(found, number):
                 raise ValueError(f"{info.name} ({info.role}) has {key} {found}, the plan says {number}")
     if plan.grad_scale and not _scales_gradients(optimizer):
         raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
     for module, path, name, factor in _multipliers(model, plan):
-        if not _equal(getattr(module, name), factor):
+        if not same_values(getattr(module, name), factor):
             raise ValueError(f"{path}{name} is {getattr(module, name)}, the plan says {factor}")
     check_schedule(optimizer, plan)
 
@@ -332,7 +333,8 @@ def _rounded(number: float | None) -> str:
     return f"{number:.12g}" if number is not None else ""
 
 
-def _equal(found: Any, wanted: Any) -> bool:
+def same_values(found: Any, wanted: Any) -> bool:
+    """Whether a setting of a group (a number, a pair of them, None) is the one that was wanted, but for rounding."""
     if wanted is None or found is None:
         return found is wanted
     pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]

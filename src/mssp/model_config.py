@@ -6,7 +6,9 @@ refused here, before any model is built.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 Config = Mapping[str, Any]
@@ -31,6 +33,21 @@ _SHARED_EXPERTS = (
     "moe_num_shared_experts",
 )
 _DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers")
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The content of a ``config.json``, given by its own path or by its folder's."""
+    file = Path(path)
+    file = file / "config.json" if file.is_dir() else file
+    try:
+        read = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{file}: there is no such file") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: {error}") from None
+    if not isinstance(read, dict):
+        raise ValueError(f"{file}: expected a JSON object")
+    return read
 
 
 def entries_of(config: Any) -> Config:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+from mssp.model_config import read_config
 
 STORED = "mssp"  # the entry of a model's config that travels with its checkpoints
 _NOT_SIZES = ("transformers_version", "model_type", STORED)
@@ -33,25 +34,15 @@ def config_of(given: Any, like: nn.Module | None = None) -> Any:
     return CONFIG_MAPPING[kind](**known)
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
-    """The content of a ``config.json``, given by its own path or by its folder's."""
-    file = Path(path)
-    file = file / "config.json" if file.is_dir() else file
-    try:
-        read = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{file}: there is no such file") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: {error}") from None
-    if not isinstance(read, dict):
-        raise ValueError(f"{file}: expected a JSON object")
-    return read
-
-
 def on_meta(config: Any, like: nn.Module | None = None) -> nn.Module:
     """A model with this config that has shapes and no numbers."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model: nn.Module = AutoModelForCausalLM.from_config(config) if like is None else type(like)(config)
+        if like is not None:
+            return type(like)(config)
+        try:
+            model: nn.Module = AutoModelForCausalLM.from_config(config)
+        except ValueError as error:  # which lists every family there is
+            raise ValueError(f"{config.model_type}: {str(error).splitlines()[0]}") from None
     return model

@@ -23,8 +23,12 @@ _NEUTRAL = 1.0
 
 @dataclass(frozen=True)
 class FromPlan:
-    """What :func:`mssp.initialize` and :func:`mssp.verify` ask a module with a factor: its value by a plan."""
+    """What :func:`mssp.initialize` and :func:`mssp.verify` ask a module with a factor: its value by a plan.
 
+    ``what`` the factor is, for people.
+    """
+
+    what: str
     value: Callable[[Plan], float]
 
     def __call__(self, plan: Plan) -> Mapping[str, float]:
@@ -41,11 +45,11 @@ def scaled_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     return output * factor
 
 
-def attach(module: nn.Module, value: Callable[[Plan], float]) -> None:
+def attach(module: nn.Module, by_plan: FromPlan) -> None:
     """Multiply a module's output by a factor, 1 until a plan sets it.
 
     >>> layer = nn.Identity()
-    >>> attach(layer, lambda plan: plan.multiplier("residual", relative=True))
+    >>> attach(layer, FromPlan("residual", lambda plan: plan.multiplier("residual", relative=True)))
     >>> layer.mssp_factor = 0.5
     >>> import torch
     >>> layer(torch.tensor([4.0]))
@@ -57,7 +61,7 @@ def attach(module: nn.Module, value: Callable[[Plan], float]) -> None:
     if hasattr(module, FACTOR):
         raise ValueError(f"a {type(module).__name__} has a factor already: detach it first")
     setattr(module, FACTOR, _NEUTRAL)
-    setattr(module, BY_PLAN, FromPlan(value))
+    setattr(module, BY_PLAN, by_plan)
     module.register_forward_hook(scaled_output)
 
 

@@ -101,13 +101,10 @@ class FusedExperts:
 
     def hidden(self, pre: Tensor) -> Tensor:
         """What the module makes of its first layer's outputs, given in our order [..., G]: its own activation."""
-        if not self.gated:
-            activated: Tensor = self.module.act_fn(pre)
-            return activated
         if self.interleaved:
             pre = torch.stack(pre.chunk(2, -1), -1).flatten(-2)
-        gated: Tensor = self.module._apply_gate(pre)
-        return gated
+        activation: Callable[[Tensor], Tensor] = getattr(self.module, "_apply_gate" if self.gated else "act_fn")
+        return activation(pre)
 
 
 @dataclass(frozen=True)
@@ -117,6 +114,11 @@ class FusedMoE:
     name: str
     router: nn.Module
     experts: FusedExperts
+
+    @property
+    def summed(self) -> list[nn.Module]:
+        """The modules whose outputs, or the sum of whose outputs, are the sum over experts."""
+        return [self.experts.module]
 
     @property
     def matrix(self) -> nn.Module:
@@ -132,6 +134,27 @@ class FusedMoE:
         return gates_of(self.router, width, experts, f"{self.name}'s router")
 
 
+@dataclass(frozen=True)
+class NumberedMoE:
+    """A router beside experts that are modules of their own. How it makes gates is in the code around them."""
+
+    name: str
+    router: nn.Module
+    summed: tuple[nn.Module, ...]
+
+
+MoE = FusedMoE | NumberedMoE
+
+
+def numbered_layers(model: nn.Module) -> Iterator[NumberedMoE]:
+    """The MoE layers of a model whose experts are modules of their own."""
+    clean = name_cleaner(model)
+    for path, module in model.named_modules():
+        if path.rpartition(".")[2] == "experts" and isinstance(module, nn.ModuleList):
+            parent = path.rpartition(".")[0]
+            yield NumberedMoE(clean(parent), _router_in(model.get_submodule(parent), clean(parent)), tuple(module))
+
+
 def moe_layers(model: nn.Module) -> Iterator[FusedMoE]:
     """The MoE layers of a model whose experts are stacked."""
     clean = name_cleaner(model)
@@ -139,8 +162,12 @@ def moe_layers(model: nn.Module) -> Iterator[FusedMoE]:
         if not is_fused(module):
             continue
         parent = path.rpartition(".")[0]
-        block = model.get_submodule(parent)
-        routers = [child for name, child in block.named_children() if name in _ROUTERS]
-        if len(routers) != 1:
-            raise ValueError(f"{clean(parent)} has no router called {' or '.join(_ROUTERS)} beside its experts")
-        yield FusedMoE(clean(parent), routers[0], FusedExperts.of(module, clean(path)))
+        router = _router_in(model.get_submodule(parent), clean(parent))
+        yield FusedMoE(clean(parent), router, FusedExperts.of(module, clean(path)))
+
+
+def _router_in(block: nn.Module, name: str) -> nn.Module:
+    routers = [child for called, child in block.named_children() if called in _ROUTERS]
+    if len(routers) != 1:
+        raise ValueError(f"{name} has no router called {' or '.join(_ROUTERS)} beside its experts")
+    return routers[0]

@@ -4,16 +4,18 @@ stream, and on the logits of a tied readout; each relative to what the model doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
+from mssp.adapters.forward_factors import FromPlan
 from mssp.adapters.probing import SIGMOID
 from mssp.planning import Plan
 
 if TYPE_CHECKING:
-    from mssp.adapters.fused_experts import FusedMoE
+    from mssp.adapters.fused_experts import MoE
 
 # What writes to the stream in a block: attention, dense layers and experts, or the norm that stands after one of them.
 _ATTENTIONS = ("self_attn", "linear_attn")
@@ -24,47 +26,47 @@ _BEFORE_MLP = ("pre_mlp_layernorm", "pre_feedforward_layernorm")
 _EITHER = "post_attention_layernorm"  # before the dense layers in most families, after attention in some
 _FIRST = "input_layernorm"
 
-Factor = tuple[nn.Module, Callable[[Plan], float]]
+Factor = tuple[nn.Module, FromPlan]
 
 
-def factors_for(model: nn.Module, gates: Mapping[FusedMoE, str]) -> Iterator[Factor]:
-    """Every module whose output a plan multiplies, with the factor by the plan."""
+def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[Factor]:
+    """Every module whose output a plan multiplies, with the factor by the plan; ``gates`` are those of MoE layers."""
     for moe, kind in gates.items():
-        # Gates that are shares of one need no factor but what was tuned.
-        yield moe.experts.module, relative_aggregation if kind == SIGMOID else tuned_aggregation
+        for summed in moe.summed:
+            yield summed, AGGREGATION if kind == SIGMOID else TUNED_AGGREGATION
     for block in _blocks(model):
         writers = stream_writers(block)
         for writer in writers or (block,):
-            yield writer, relative_residual if writers else unknown_residual
+            yield writer, RESIDUAL if writers else UNKNOWN_RESIDUAL
     head, lookup = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
     if head is not None and lookup is not None and head.weight is lookup.weight:
-        yield head, relative_logits
+        yield head, LOGITS
 
 
-def relative_aggregation(plan: Plan) -> float:
-    return plan.multiplier("aggregation", relative=True)
+def _relative(which: Literal["aggregation", "residual", "tied_readout"], plan: Plan) -> float:
+    return plan.multiplier(which, relative=True)
 
 
-def tuned_aggregation(plan: Plan) -> float:
+def _tuned_aggregation(plan: Plan) -> float:
     return plan.aggregation_mult
 
 
-def relative_residual(plan: Plan) -> float:
-    return plan.multiplier("residual", relative=True)
-
-
-def relative_logits(plan: Plan) -> float:
-    return plan.multiplier("tied_readout", relative=True)
-
-
-def unknown_residual(plan: Plan) -> float:
+def _unknown_residual(plan: Plan) -> float:
     """For blocks of unknown structure: right only where the depth does not change."""
-    if relative_residual(plan) != 1.0:
+    if _relative("residual", plan) != 1.0:
         raise ValueError(
             "the plan's residual factor is not 1, and which modules of a block write to the residual stream is not "
             "known for this model: plan with the base's depth"
         )
     return 1.0
+
+
+AGGREGATION = FromPlan("aggregation", partial(_relative, "aggregation"))
+# Gates that are shares of one need no factor but what was tuned.
+TUNED_AGGREGATION = FromPlan("aggregation", _tuned_aggregation)
+RESIDUAL = FromPlan("residual", partial(_relative, "residual"))
+UNKNOWN_RESIDUAL = FromPlan("residual", _unknown_residual)
+LOGITS = FromPlan("tied readout", partial(_relative, "tied_readout"))
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:

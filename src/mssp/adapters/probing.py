@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-SIGMOID, SOFTMAX, RENORMALISED = "sigmoid", "softmax", "renormalised"
+GATE_KINDS = (SIGMOID, SOFTMAX, RENORMALISED) = ("sigmoid", "softmax", "renormalised")
 _TOKENS = 64
 _TOLERANCE = 1e-3
 
@@ -24,7 +24,7 @@ def neutral_gain(norm: nn.Module, name: str) -> float:
     >>> neutral_gain(nn.RMSNorm(8), "norm")
     1.0
     """
-    size = norm.weight.numel()  # type: ignore[operator, union-attr]
+    size = norm.get_parameter("weight").numel()
     x = _normals(_TOKENS, size)
     by_one, by_two = (_run(norm, {"weight": float(weight)}, [(x,), (x, torch.ones_like(x))], name) for weight in (1, 2))
     ratio = (by_two / by_one)[by_one.abs() > _TOLERANCE]

@@ -19,14 +19,14 @@ from typing import Any
 
 from torch import nn
 
-from mssp.adapters.configs import STORED, config_of, on_meta, read_config
+from mssp.adapters.configs import STORED, config_of, on_meta
 from mssp.adapters.forward_factors import BY_PLAN, FACTOR, attach, detach
-from mssp.adapters.fused_experts import FusedExperts, is_fused, moe_layers
+from mssp.adapters.fused_experts import FusedExperts, MoE, is_fused, moe_layers, numbered_layers
 from mssp.adapters.model_factors import factors_for
 from mssp.adapters.names import Place, for_all_blocks, info_of
-from mssp.adapters.probing import neutral_gain
+from mssp.adapters.probing import GATE_KINDS, neutral_gain
 from mssp.description import name_cleaner
-from mssp.model_config import entries_of
+from mssp.model_config import entries_of, read_config
 from mssp.param_info import ParamInfo
 from mssp.planning import Plan
 from mssp.rules import GAINS
@@ -36,7 +36,7 @@ _DESCRIPTION = "param_infos"
 _ROUTING = ("gate_kind", "random_routing")
 
 
-def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None) -> None:
+def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate: str | None = None) -> None:
     """Make a Hugging Face MoE known to every function of ``mssp``: its roles, its sides at the base, its factors.
 
     Args:
@@ -46,6 +46,8 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None) -> None:
         plan: sets the factors of the forward pass at once, as for a model read from a checkpoint;
             :func:`mssp.initialize` sets them otherwise. The plan is then kept in the model's config, which
             ``save_pretrained`` writes: after ``from_pretrained``, ``adapt(model)`` needs neither base nor plan.
+        gate: ``sigmoid``, ``softmax`` or ``renormalised``, for models whose experts are modules of their own: how such
+            a model makes gates cannot be found out.
 
     Nothing of the model's code changes and nothing is attached to a parameter: forward hooks multiply the outputs of
     experts (by the aggregation factor, where gates are sigmoids), of what writes to the residual stream, and of a
@@ -54,19 +56,17 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None) -> None:
     model = unwrapped(model)
     _refuse_what_is_not_trained_from_scratch(model)
     base, plan = _stored(model, base, plan)
+    base = None if base is None else _config_of_base(model, base)
     if plan is not None and base is not None and plan.base is not None:
         _check_same(Shape.from_config(base), plan.base)
     infos = infos_of(model, base)
-    moes = list(moe_layers(model))
-    if not moes and not any(info.role == "router" for info in infos.values()):
-        raise ValueError(f"{_called(model)} has no experts: this is for Mixture-of-Experts models")
-    gates = {moe: moe.gates().kind for moe in moes}
+    gates = _gates(model, gate)
     factors = list(factors_for(model, gates))
     sizes = _Sizes(Shape.from_config(model.config))
     if plan is not None:  # whatever does not fit is told before anything is changed
         sizes(plan)
-        for _, value in factors:
-            value(plan)
+        for _, by_plan in factors:
+            by_plan(plan)
         trained = ((name, model.get_parameter(name)) for name in infos)
         plan.resolve(
             infos[name].fitted(name, tuple(each.shape), infos[name].tied_as)
@@ -76,15 +76,32 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None) -> None:
     release(model)
     setattr(model, _DESCRIPTION, _Description(infos))
     setattr(model, BY_PLAN, sizes)
-    for module, value in factors:
-        attach(module, value)
+    for module, by_plan in factors:
+        attach(module, by_plan)
     for moe, kind in gates.items():
         for name, said in zip(_ROUTING, (kind, False), strict=True):
             setattr(moe.router, name, said)
     if plan is not None:
-        for module, value in factors:
-            setattr(module, FACTOR, value(plan))
+        for module, by_plan in factors:
+            setattr(module, FACTOR, by_plan.value(plan))
         _store(model, base, plan)
+
+
+def _gates(model: nn.Module, said: str | None) -> dict[MoE, str]:
+    """How every MoE layer makes gates: found out by running its router, or as said."""
+    if said not in (*GATE_KINDS, None):
+        raise ValueError(f"unknown gate {said!r}: use one of {', '.join(GATE_KINDS)}")
+    found: dict[MoE, str] = {moe: said or moe.gates().kind for moe in moe_layers(model)}
+    for numbered in numbered_layers(model):
+        if said is None:
+            raise ValueError(
+                f"{numbered.name} has experts that are modules of their own, and how it makes gates cannot be found "
+                f"out: say gate, one of {', '.join(GATE_KINDS)}"
+            )
+        found[numbered] = said
+    if not found:
+        raise ValueError(f"{_called(model)} has no experts: this is for Mixture-of-Experts models")
+    return found
 
 
 def release(model: nn.Module) -> None:
@@ -218,12 +235,7 @@ class _Base:
 
     @classmethod
     def of(cls, model: nn.Module, base: Any) -> _Base:
-        read = read_config(base) if isinstance(base, str | Path) else base
-        kind = read.get("model_type") if isinstance(read, Mapping) else getattr(read, "model_type", None)
-        own = getattr(model.config, "model_type", None)
-        if kind not in (None, own):
-            raise ValueError(f"the base is a {kind}, the model a {own}: base and target must be of one architecture")
-        small = on_meta(config_of(read, like=model), like=model)
+        small = on_meta(_config_of_base(model, base), like=model)
         return cls({name: tuple(each.shape) for name, each in small.named_parameters(remove_duplicate=False)})
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -238,6 +250,20 @@ class _Base:
                 f"{name} has no partner at the base: there {place.local} has sizes of its own in each block"
             )
         return blocks[place.block] if place.block in blocks else shapes.pop()
+
+
+def _config_of_base(model: nn.Module, base: Any) -> Any:
+    """The base's config, once it is sure that it is one of this architecture and does not contradict itself."""
+    read = read_config(base) if isinstance(base, str | Path) else base
+    kind = read.get("model_type") if isinstance(read, Mapping) else getattr(read, "model_type", None)
+    own = getattr(model.config, "model_type", None)
+    if kind not in (None, own):
+        raise ValueError(f"the base is a {kind}, the model a {own}: base and target must be of one architecture")
+    if isinstance(read, Mapping):  # in our words, before a config's own class has its say
+        Shape.from_config(read)
+    config = config_of(read, like=model)
+    Shape.from_config(config)
+    return config
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

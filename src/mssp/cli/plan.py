@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path as FilePath
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mssp import plan_text
+from mssp.adapters.config_plans import with_notes
 from mssp.cli import flags, show
+from mssp.model_config import read_config
 from mssp.planning import Plan, plan
 from mssp.settings import ALL, PlanWarning, Recipe
 from mssp.shape import Shape
+
+if TYPE_CHECKING:
+    from mssp.adapters.by_name import ByName
 
 _MISSING = "is missing: all of width, expert-width, experts, active and depth are needed"
 
@@ -106,18 +110,35 @@ class PlanCommand:
             print(f"mssp: warning: {warning}", file=sys.stderr)
         if self.json:
             print(made.json())
-        elif self.markdown:
-            print(made.markdown())
+            return 0
+        named = self._by_name(made)
+        if self.markdown:
+            print(made.markdown() if named is None else named.markdown())
         else:
-            show.lines(plan_text.lines(made), emphasised=[plan_text.title(made)])
+            show.lines(plan_text.lines(made) if named is None else named.lines(), emphasised=[plan_text.title(made)])
         return 0
+
+    def _by_name(self, made: Plan) -> ByName | None:
+        """The plan by the names of parameters, where a config says what model it is for."""
+        if self.target_config is None or "model_type" not in read_config(self.target_config):
+            return None
+        try:
+            import transformers  # noqa: F401
+        except ImportError:
+            print("mssp: warning: to see the plan by parameter name, install mssp[hf]", file=sys.stderr)
+            return None
+        from mssp.adapters.by_name import by_name
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PlanWarning)
+            return by_name(made, self.target_config, self.base_config)
 
     def _planned(self) -> Plan:
         if self.lr is None:
             raise ValueError("--lr is missing: say the learning rate tuned at the base")
         named = ("scheme", "optimizer", "regime", "eps", "weight_decay", "readout", "aggregation_mult")
         given = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
-        return plan(
+        made = plan(
             self._target(),
             _shape("base", self.base, self.base_config),
             lr=self.lr,
@@ -130,6 +151,7 @@ class PlanCommand:
             tuned_with=_recipe(self.tuned_with),
             **given,
         )
+        return with_notes(made, self.target_config, self.base_config)
 
     def _extended(self, file: str) -> Plan:
         """The plan in a file, carried on; flags that the file already answers are refused rather than ignored."""
@@ -165,12 +187,10 @@ def _shape(which: str, sizes: Sizes, config: str | None) -> Shape | None:
 
 
 def _from_file(path: str) -> Shape:
+    config = read_config(path)
     try:
-        config: Any = json.loads(FilePath(path).read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError("expected a JSON object")
         return Shape.from_config(config)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 

@@ -5,6 +5,7 @@ Shapes: T tokens, M experts, K active; one replica, so the leading axis R of thi
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 
@@ -142,12 +143,12 @@ class StackedLayer(MoELayer):
 
 
 def moe_layers(model: nn.Module) -> Iterator[MoELayer]:
-    """Every MoE layer of a model that can be looked into."""
+    """Every MoE layer of a model that can be looked into; of others, the parameters are measured as they are."""
     for module in model.modules():
         if isinstance(module, MoE):
             yield OwnLayer(module)
-    for moe in fused_experts.moe_layers(model):
-        yield StackedLayer(moe)
+    with contextlib.suppress(ValueError):  # experts or routers of a kind that is not understood
+        yield from [StackedLayer(moe) for moe in fused_experts.moe_layers(model)]
 
 
 def merged(routings: list[Routing]) -> Routing:

@@ -1,0 +1,229 @@
+"""The Trainer of ``transformers`` with a plan: its optimizer, and a callback that watches over it.
+
+    Trainer(model, args, ..., optimizer_cls_and_kwargs=mssp.hf.optimizer_factory(plan),
+            callbacks=[mssp.hf.PlanCallback(plan)])
+
+The factory makes the plan's groups; the callback says so when training begins, logs what each group learns with,
+stops where a schedule leaves the plan's ratios, and keeps the plan with every checkpoint.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from mssp import plan_json
+from mssp.adapters.reading_back import Samples, differing, read_again, samples_of
+from mssp.adapters.transformers import unwrapped
+from mssp.apply import check_schedule, optimizer_for, same_values, verify
+from mssp.data.whole_files import replacing
+from mssp.planning import Plan
+from mssp.settings import PlanWarning
+
+PLAN_FILE = "plan.json"
+# What a group has from its plan and keeps for good; a schedule moves ``lr`` alone.
+_OF_THE_PLAN = ("initial_lr", "lr_scale", "lr_mult", "eps", "grad_scale", "weight_decay", "betas")
+_ADAMS_BETAS = (0.9, 0.999)  # torch's and the Trainer's, where a plan's recipe says nothing
+# May change when training goes on: more steps, another batch. (Betas are looked at in the groups.)
+_RECIPES = ("recipe.", "tuned_with.")
+
+
+# -- the optimizer ----------------------------------------------------------------------------------------------------
+
+
+def optimizer_factory(plan: Plan) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
+    """What ``Trainer(optimizer_cls_and_kwargs=...)`` takes: the plan's optimizer, made when the Trainer needs it.
+
+    ``args.optim``, ``learning_rate``, ``weight_decay`` and Adam's eps and betas in the Trainer's arguments have no
+    effect then: the plan has them. Schedules and warmup stay the arguments'.
+    """
+    if not isinstance(plan, Plan):
+        raise ValueError(f"optimizer_factory takes a plan (mssp.plan), got a {type(plan).__name__}")
+    return _factory, {"plan": plan}
+
+
+def _factory() -> Callable[..., Optimizer]:
+    return _optimizer_of_plan  # the Trainer calls a factory without arguments, and what it returns with the model
+
+
+def _optimizer_of_plan(model: nn.Module, plan: Plan) -> Optimizer:
+    optimizer = optimizer_for(model, plan)
+    optimizer.register_load_state_dict_pre_hook(_refuse_state_of_another_plan)
+    return optimizer
+
+
+def _refuse_state_of_another_plan(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Loading an optimizer's state overwrites the groups' values; torch itself only counts groups and parameters."""
+    here, there = optimizer.param_groups, state["param_groups"]
+    named_here, named_there = ([group.get("name") for group in groups] for groups in (here, there))
+    if named_here != named_there or any(len(a["params"]) != len(b["params"]) for a, b in zip(here, there, strict=True)):
+        differing = sorted({str(name) for name in set(named_here) ^ set(named_there)}) or ["their parameters"]
+        raise ValueError(
+            f"the checkpoint's optimizer was made by another plan: its groups differ in {', '.join(differing)}; "
+            f"resume with the {PLAN_FILE} in the checkpoint's folder"
+        )
+    for mine, saved in zip(here, there, strict=True):
+        for key in _OF_THE_PLAN:
+            if key in mine and not same_values(saved.get(key), mine[key]):
+                raise ValueError(
+                    f"the checkpoint's optimizer was made by another plan: group '{mine['name']}' has {key} "
+                    f"{saved.get(key)} there, {mine[key]} by this plan; "
+                    f"resume with the {PLAN_FILE} in the checkpoint's folder"
+                )
+
+
+# -- the callback -----------------------------------------------------------------------------------------------------
+
+
+class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # which mypy does not look into
+    """Holds a Trainer to its plan.
+
+    When training begins, model and optimizer are verified, and settings of the Trainer that have no effect are warned
+    of. With every log of the training loss, ``lr/<group>`` is what each group learns with; a schedule that leaves the
+    plan's ratios raises. Every checkpoint gets a ``plan.json``; training is resumed under the same plan only, and with
+    all weights of the checkpoint (of stacked experts the Trainer reads none back: they are read again).
+
+    The Trainer calls the trackers of ``report_to`` before the callbacks it is given: for a tracker to see the groups'
+    rates, give it as a callback too, after this one (``callbacks=[PlanCallback(plan), TensorBoardCallback()]``).
+
+    Args:
+        plan: the plan, or its JSON.
+    """
+
+    def __init__(self, plan: Plan | str) -> None:
+        if not isinstance(plan, Plan | str):
+            raise ValueError(f"PlanCallback takes a plan (mssp.plan), got a {type(plan).__name__}")
+        self.plan = Plan.from_json(plan) if isinstance(plan, str) else plan
+        self._model: nn.Module | None = None
+        self._rates: dict[str, float] = {}
+
+    def state(self) -> dict[str, Any]:
+        """What the Trainer keeps of a callback in a checkpoint's ``trainer_state.json``."""
+        weights: Samples = {} if self._model is None else samples_of(self._model)
+        return {"args": {"plan": self.plan.json()}, "attributes": {"weights": weights}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        kept = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        optimizer = _inner(kwargs["optimizer"])
+        self._refuse_another_plan(kept)
+        if any("lr_scale" not in group for group in optimizer.param_groups):
+            raise ValueError(
+                "the Trainer's optimizer was not made by a plan: pass "
+                "optimizer_cls_and_kwargs=mssp.hf.optimizer_factory(plan) to the Trainer"
+            )
+        self._model = unwrapped(kwargs["model"])
+        verify(self._model, optimizer, self.plan)
+        if state.global_step:
+            self._hold_to_checkpoint(self._model, args, state, kept)
+        self._warn_of_ignored(args)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        groups = kwargs["optimizer"].param_groups
+        self._rates = {f"lr/{group['name']}": float(group["lr"]) for group in groups}  # before the schedule moves them
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if kwargs.get("optimizer") is None:  # an evaluation before any training
+            return
+        check_schedule(_inner(kwargs["optimizer"]), self.plan)
+        if logs is not None and "learning_rate" in logs:  # the Trainer's own, which is the first group's
+            logs.update(self._rates)
+            state.log_history[-1].update(self._rates)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        folder = _checkpoint(args, state)
+        if not args.should_save:  # another process does
+            return
+        if not folder.is_dir():  # a search over hyperparameters has folders of its own
+            warnings.warn(f"{PLAN_FILE} is not written: there is no folder {folder}", PlanWarning, stacklevel=2)
+            return
+        with replacing(folder / PLAN_FILE) as unfinished:
+            unfinished.write_text(self.plan.json() + "\n", encoding="utf-8")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # The best weights have been read by now, those of stacked experts excepted.
+        best = state.best_model_checkpoint if args.load_best_model_at_end else None
+        if best is not None and self._model is not None and samples_of(self._model):
+            read_again(self._model, Path(best))
+
+    def _refuse_another_plan(self, kept: dict[str, Any]) -> None:
+        """A resumed Trainer has the callbacks' states of the checkpoint."""
+        entries = Plan.from_json(kept["args"]["plan"]).diff(self.plan).entries
+        found = [entry for entry in entries if not entry[0].startswith(_RECIPES)]
+        if found:
+            path = found[0][0]
+            there, here = ("not given" if value is plan_json.MISSING else value for value in found[0][1:])
+            raise ValueError(
+                f"the checkpoint was trained with another plan: {path} is {there} there, {here} here; "
+                f"resume with the {PLAN_FILE} in the checkpoint's folder"
+            )
+
+    @staticmethod
+    def _hold_to_checkpoint(
+        model: nn.Module, args: TrainingArguments, state: TrainerState, kept: dict[str, Any]
+    ) -> None:
+        noted: Samples = kept["attributes"].get("weights", {})
+        # The Trainer does not say where it resumes from; these are the places that are known, and numbers tell.
+        for folder in (_checkpoint(args, state), Path(str(args.resume_from_checkpoint))):
+            if differing(model, noted) and (folder / "config.json").is_file():
+                read_again(model, folder)
+        lost = differing(model, noted)
+        if lost:
+            raise ValueError(
+                f"{lost[0]} is not what it was in the checkpoint, from which the Trainer did not read it: build the "
+                "model by from_pretrained of the checkpoint's folder, adapt it, and resume then"
+            )
+
+    def _warn_of_ignored(self, args: TrainingArguments) -> None:
+        """Settings of the Trainer that the plan's optimizer replaces, where somebody meant something by them."""
+        plan = self.plan
+        betas = plan.recipe.betas or _ADAMS_BETAS
+        planned = {
+            "learning_rate": plan.lr,
+            "weight_decay": plan.weight_decay,
+            "adam_epsilon": plan.eps,
+            "adam_beta1": betas[0],
+            "adam_beta2": betas[1],
+        }
+        defaults = {each.name: each.default for each in fields(TrainingArguments)}
+        for name, by_plan in planned.items():
+            given = getattr(args, name)
+            if given not in (by_plan, defaults[name]):
+                warnings.warn(
+                    f"{name} {given} of the Trainer's arguments has no effect: the plan's is {by_plan}",
+                    PlanWarning,
+                    stacklevel=2,
+                )
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+
+
+def _inner(optimizer: Any) -> Optimizer:
+    """The optimizer that steps, inside what accelerate puts around it."""
+    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = optimizer.optimizer
+    found: Optimizer = optimizer
+    return found
