@@ -57,8 +57,8 @@ def test_imports_point_one_way(path: Path) -> None:
 # The same, inside the packages.
 ORDER_WITHIN = {
     "adapters": [
-        "config_plans", "probing", "fused_experts", "forward_factors", "names", "configs", "model_factors",
-        "transformers", "by_name", "reading_back", "trainer",
+        "config_plans", "probing", "fused_experts", "forward_factors", "names", "configs", "parameters",
+        "model_factors", "transformers", "by_name", "reading_back", "trainer",
     ],
     "nn": [
         "activations", "backend", "triton_kernels", "pairs", "grouped_products", "sorted_experts", "expert_paths",

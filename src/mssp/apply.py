@@ -268,7 +268,8 @@ def check_routing(
     target = plan.target
     if routers and plan.roles["router"].zero and target.active < target.experts and not random_routing:
         unknown = "add routing noise, or a random router bias once initialized, and pass random_routing=True"
-        how = "construct it with noise" if known else unknown
+        takes_noise = any(isinstance(router, Draws) for router in known)
+        how = "construct it with noise" if takes_noise else unknown
         raise ValueError(
             f"router '{routers[0].name}' would start at zero and route to {target.active} of {target.experts}, which "
             f"ties every expert: {how}; or plan with scheme 'mup'"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from mssp.adapters.by_name import by_name
 from mssp.adapters.config_plans import plan_configs as plan
-from mssp.adapters.transformers import adapt, checkpoint_infos, release
+from mssp.adapters.parameters import checkpoint_infos
+from mssp.adapters.transformers import adapt, release
 
 if TYPE_CHECKING:
     from mssp.adapters.trainer import PlanCallback, optimizer_factory

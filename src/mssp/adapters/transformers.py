@@ -1,35 +1,32 @@
-"""Mixture-of-Experts models of Hugging Face ``transformers``: what their parameters are, and where factors go.
+"""Mixture-of-Experts models of Hugging Face ``transformers``, made known to every function of ``mssp``.
 
     mssp.hf.adapt(model, base=small_config)      # from here on the model describes itself
     mssp.initialize(model, plan)
     optimizer = torch.optim.AdamW(mssp.param_groups(model, plan))
 
-Roles come from names (``names``) and from the flags that expert classes carry (``fused_experts``); the sides of the
-small model that was tuned from that model itself, built on the meta device; where gains are neutral and how routers
-make gates from running them once (``probing``). What is not understood is refused by name before anything is changed.
+What the parameters are is found in ``parameters``, how routers make gates by running them once (``probing``), and where
+factors go in ``model_factors``. What is not understood is refused by name before anything is changed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from mssp.adapters.configs import STORED, config_of, on_meta
+from mssp.adapters.configs import STORED, config_of
 from mssp.adapters.forward_factors import BY_PLAN, FACTOR, attach, detach
-from mssp.adapters.fused_experts import FusedExperts, MoE, is_fused, moe_layers, numbered_layers
+from mssp.adapters.fused_experts import MoE, moe_layers, numbered_layers
 from mssp.adapters.model_factors import factors_for
-from mssp.adapters.names import Place, for_all_blocks, info_of
-from mssp.adapters.probing import GATE_KINDS, neutral_gain
-from mssp.description import name_cleaner
+from mssp.adapters.parameters import called, infos_of
+from mssp.adapters.probing import GATE_KINDS
 from mssp.model_config import entries_of, read_config
 from mssp.param_info import ParamInfo
 from mssp.planning import Plan
-from mssp.rules import GAINS
 from mssp.shape import Shape
 
 _DESCRIPTION = "param_infos"
@@ -100,7 +97,7 @@ def _gates(model: nn.Module, said: str | None) -> dict[MoE, str]:
             )
         found[numbered] = said
     if not found:
-        raise ValueError(f"{_called(model)} has no experts: this is for Mixture-of-Experts models")
+        raise ValueError(f"{called(model)} has no experts: this is for Mixture-of-Experts models")
     return found
 
 
@@ -135,121 +132,28 @@ class _Sizes:
         return {}
 
 
-# -- what the parameters are ------------------------------------------------------------------------------------------
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside what DDP and ``torch.compile`` put around it."""
+    for name in ("_orig_mod", "module"):
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module) and not hasattr(model, "config"):
+            return unwrapped(inner)
+    return getattr(model, "_orig_mod", model)
 
 
-def infos_of(model: nn.Module, base: Any = None) -> dict[str, ParamInfo]:
-    """What every parameter of a model is, by its clean name, with its sides at the base where a base is given."""
-    clean = name_cleaner(model)
-    shapes = {clean(name): tuple(each.shape) for name, each in model.named_parameters(remove_duplicate=False)}
-    trainable = {clean(name) for name, each in model.named_parameters(remove_duplicate=False) if each.requires_grad}
-    stacks = dict(_stacks(model, clean))
-    infos, unknown = {}, []
-    for name, shape in shapes.items():
-        found = stacks.get(name) or info_of(name, shape)
-        if found is not None:
-            infos[name] = found
-        elif name in trainable:
-            unknown.append(f"{for_all_blocks(name)} {shape}")
-    if unknown:
+def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(config, "to_dict"):
+        raise ValueError(f"{type(model).__name__} is no model of transformers: describe it by claims (mssp.describe)")
+    if hasattr(model, "peft_config") or any("lora_" in name for name, _ in model.named_modules()):
         raise ValueError(
-            f"{_called(model)} has parameters that are not understood: {', '.join(dict.fromkeys(unknown))}"
+            f"{called(model)} carries adapters (LoRA): plans are for models trained from scratch, not for fine-tuning"
         )
-    at_base = None if base is None else _Base.of(model, base)
-    head = _head_size(model)
-    return {name: _fitted(model, name, shapes, info, at_base, head) for name, info in infos.items()}
-
-
-def checkpoint_infos(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ParamInfo]:
-    """What the tensors of a checkpoint are, by the names they have on disk: one for each matrix of each expert.
-
-    >>> infos = checkpoint_infos({"model.layers.0.mlp.experts.3.up_proj.weight": (32, 64)})
-    >>> infos["model.layers.0.mlp.experts.3.up_proj.weight"].role
-    'expert_in'
-    """
-    infos = {name: info_of(name, shape) for name, shape in shapes.items()}
-    unknown = [f"{for_all_blocks(name)} {shapes[name]}" for name, info in infos.items() if info is None]
-    if unknown:
-        raise ValueError(f"the checkpoint has tensors that are not understood: {', '.join(dict.fromkeys(unknown))}")
-    return {
-        name: replace(info.fitted(name, shapes[name], info.tied_as), base_fan_in=None, base_fan_out=None)
-        for name, info in infos.items()
-        if info is not None
-    }
-
-
-def _stacks(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[str, ParamInfo]]:
-    for path, module in model.named_modules():
-        if is_fused(module):
-            for local, info in FusedExperts.of(module, clean(path)).infos().items():
-                yield f"{clean(path)}.{local}", info
-
-
-def _fitted(
-    model: nn.Module,
-    name: str,
-    shapes: Mapping[str, tuple[int, ...]],
-    info: ParamInfo,
-    base: _Base | None,
-    head: int | None,
-) -> ParamInfo:
-    """A description with what this model adds to the vocabulary's: where gains start, which sides the base has."""
-    before = None if base is None else base.shape_of(name)
-    if info.role == "qk_norm":
-        grows = before is not None and before != shapes[name]
-        # Queries and keys have norms of one kind, and with a single key head only the queries' tells which.
-        of_queries = shapes.get(name.replace("k_norm", "q_norm"), shapes[name])
-        over_heads = name.endswith(("q_norm.weight", "k_norm.weight")) and of_queries != (head,)
-        info = replace(info, role="norm") if grows or over_heads else info
-    if info.role in GAINS and name.endswith(".weight"):
-        owner = model.get_submodule(name.rpartition(".")[0])
-        info = replace(info, start=_neutral(owner, name))
-    if info.role == "hidden" and before is not None and info.base_fan_in is None:
-        sides = info.fitted(name, before, info.tied_as)
-        info = replace(info, base_fan_in=sides.fan_in, base_fan_out=sides.fan_out)
-    elif info.role == "hidden" and before is not None:  # a kernel of fixed size on channels that grow
-        info = replace(info, base_fan_out=before[0])
-    return info
-
-
-def _neutral(norm: nn.Module, name: str) -> float | None:
-    start = neutral_gain(norm, name)
-    return None if start == 1.0 else start
-
-
-def _head_size(model: nn.Module) -> int | None:
-    """The size of an attention head, as the attention modules have it."""
-    found = {getattr(module, "head_dim", None) for module in model.modules()}
-    sizes = [size for size in found if isinstance(size, int)]
-    return sizes[0] if len(sizes) == 1 else None
-
-
-class _Base:
-    """The shapes of the model that was tuned, which is built on the meta device: no memory, no weights."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self._by_block: dict[str, dict[int | None, tuple[int, ...]]] = {}
-        for name, shape in shapes.items():
-            place = Place.of(name)
-            self._by_block.setdefault(place.local, {})[place.block] = shape
-
-    @classmethod
-    def of(cls, model: nn.Module, base: Any) -> _Base:
-        small = on_meta(_config_of_base(model, base), like=model)
-        return cls({name: tuple(each.shape) for name, each in small.named_parameters(remove_duplicate=False)})
-
-    def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape of a parameter at the base: of the same block, or of any where all blocks agree."""
-        place = Place.of(name)
-        blocks = self._by_block.get(place.local)
-        if blocks is None:
-            raise ValueError(f"the base has no {for_all_blocks(name)}: base and target must be of one architecture")
-        shapes = set(blocks.values())
-        if len(shapes) > 1 and place.block not in blocks:
-            raise ValueError(
-                f"{name} has no partner at the base: there {place.local} has sizes of its own in each block"
-            )
-        return blocks[place.block] if place.block in blocks else shapes.pop()
+    if getattr(model, "is_quantized", False) or getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"{called(model)} is quantised: plans are for models trained from scratch, in floating point")
+    whole = next((name for name, each in model.named_parameters() if not each.is_floating_point()), None)
+    if whole is not None:
+        raise ValueError(f"{called(model)} is quantised: {whole} does not hold floating-point numbers")
 
 
 def _config_of_base(model: nn.Module, base: Any) -> Any:
@@ -264,35 +168,6 @@ def _config_of_base(model: nn.Module, base: Any) -> Any:
     config = config_of(read, like=model)
     Shape.from_config(config)
     return config
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside what DDP and ``torch.compile`` put around it."""
-    for name in ("_orig_mod", "module"):
-        inner = getattr(model, name, None)
-        if isinstance(inner, nn.Module) and not hasattr(model, "config"):
-            return unwrapped(inner)
-    return getattr(model, "_orig_mod", model)
-
-
-def _called(model: nn.Module) -> str:
-    kind = getattr(getattr(model, "config", None), "model_type", None)
-    return type(model).__name__ + (f" (model_type '{kind}')" if kind else "")
-
-
-def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
-    config = getattr(model, "config", None)
-    if config is None or not hasattr(config, "to_dict"):
-        raise ValueError(f"{type(model).__name__} is no model of transformers: describe it by claims (mssp.describe)")
-    if hasattr(model, "peft_config") or any("lora_" in name for name, _ in model.named_modules()):
-        raise ValueError(
-            f"{_called(model)} carries adapters (LoRA): plans are for models trained from scratch, not for fine-tuning"
-        )
-    if getattr(model, "is_quantized", False) or getattr(config, "quantization_config", None) is not None:
-        raise ValueError(f"{_called(model)} is quantised: plans are for models trained from scratch, in floating point")
-    whole = next((name for name, each in model.named_parameters() if not each.is_floating_point()), None)
-    if whole is not None:
-        raise ValueError(f"{_called(model)} is quantised: {whole} does not hold floating-point numbers")
 
 
 # -- what travels with a checkpoint -----------------------------------------------------------------------------------
