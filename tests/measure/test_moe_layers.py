@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import mssp
 from mssp.adapters import fused_experts
 from mssp.measure.experts import BACKWARD, FORWARD, expert_terms
 from mssp.measure.moe_layers import StackedLayer
@@ -93,3 +94,23 @@ def test_both_expert_implementations_are_seen_alike(family: str) -> None:
     torch.testing.assert_close(y, z, rtol=1e-6, atol=1e-7)
     assert torch.equal(one.weights.w_in, other.weights.w_in)
     torch.testing.assert_close(one.gates, other.gates)
+
+
+@pytest.mark.filterwarnings("ignore:experts start equal:mssp.PlanWarning")
+def test_a_monitor_sees_inside_stacked_experts() -> None:
+    config = transformers.OlmoeConfig(**SIZES, **FAMILIES["olmoe"], num_key_value_heads=2, max_position_embeddings=8)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    mssp.hf.adapt(model)
+    plan = mssp.plan(mssp.Shape.from_config(config), regime="III", lr=0.01)
+    mssp.initialize(model, plan)
+    optimizer = torch.optim.AdamW(mssp.param_groups(model, plan))
+    tokens = torch.arange(8).view(1, 8)
+    with mssp.monitor(model, plan, optimizer=optimizer, every=1) as watched:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(tokens, labels=tokens).loss.backward()
+            optimizer.step()
+    first, last = watched.lines[0].sizes, watched.lines[-1].sizes
+    inside = ("effective/expert_in", "propagating/expert_out", "aggregate/effective", "backward/A5", "experts/distance")
+    assert all(first[name] == 0 and last[name] > 0 for name in inside)
+    assert 1 <= last["router/load"] <= 3  # two of six experts active: at most three times the mean

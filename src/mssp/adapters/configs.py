@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from mssp.model_config import read_config
 
 STORED = "mssp"  # the entry of a model's config that travels with its checkpoints
+Made = TypeVar("Made")
 _NOT_SIZES = ("transformers_version", "model_type", STORED)
 
 
@@ -25,24 +26,31 @@ def config_of(given: Any, like: nn.Module | None = None) -> Any:
         raise ValueError(f"a base is a config, a mapping, a folder or a config.json, got a {type(given).__name__}")
     known = {key: value for key, value in given.items() if key not in _NOT_SIZES}
     if like is not None:
-        return type(like.config)(**known)
+        return _made(type(like.config), known)
     from transformers import CONFIG_MAPPING
 
     kind = given.get("model_type")
     if kind not in CONFIG_MAPPING:
         raise ValueError(f"the config's model_type {kind!r} is not one that transformers knows")
-    return CONFIG_MAPPING[kind](**known)
+    return _made(CONFIG_MAPPING[kind], known)
 
 
 def on_meta(config: Any, like: nn.Module | None = None) -> nn.Module:
     """A model with this config that has shapes and no numbers."""
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
-        if like is not None:
-            return type(like)(config)
-        try:
-            model: nn.Module = AutoModelForCausalLM.from_config(config)
-        except ValueError as error:  # which lists every family there is
-            raise ValueError(f"{config.model_type}: {str(error).splitlines()[0]}") from None
-    return model
+    def build(given: Any) -> nn.Module:
+        with torch.device("meta"):
+            model: nn.Module = AutoModelForCausalLM.from_config(given) if like is None else type(like)(given)
+        return model
+
+    return _made(build, config)
+
+
+def _made(make: Callable[..., Made], given: Any) -> Made:
+    """What a class of transformers makes of a config; whatever it has against it, in one line."""
+    try:
+        return make(**given) if isinstance(given, Mapping) else make(given)
+    except Exception as error:  # of any kind: each family has checks, and mistakes, of its own
+        told = " ".join(str(error).splitlines()[-1:]).strip() or type(error).__name__
+        raise ValueError(f"transformers cannot make a model of this config: {told}") from None

@@ -94,7 +94,7 @@ class _Base:
         self._by_block: dict[str, dict[int | None, tuple[int, ...]]] = {}
         for name, shape in shapes.items():
             place = Place.of(name)
-            self._by_block.setdefault(place.local, {})[place.block] = shape
+            self._by_block.setdefault(for_all_blocks(place.local), {})[place.block] = shape
 
     @classmethod
     def of(cls, model: nn.Module, base: Any) -> _Base:
@@ -104,7 +104,7 @@ class _Base:
     def shape_of(self, name: str) -> tuple[int, ...]:
         """The shape of a parameter at the base: of the same block, or of any where all blocks agree."""
         place = Place.of(name)
-        blocks = self._by_block.get(place.local)
+        blocks = self._by_block.get(for_all_blocks(place.local))  # whichever expert it is
         if blocks is None:
             raise ValueError(f"the base has no {for_all_blocks(name)}: base and target must be of one architecture")
         shapes = set(blocks.values())

@@ -106,13 +106,12 @@ class PlanCommand:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlanWarning)  # shown below, without a source line
             made = self._planned() if self.extend is None else self._extended(self.extend)
+            named = None if self.json else self._by_name(made)
         for warning in made.warnings:
             print(f"mssp: warning: {warning}", file=sys.stderr)
         if self.json:
             print(made.json())
-            return 0
-        named = self._by_name(made)
-        if self.markdown:
+        elif self.markdown:
             print(made.markdown() if named is None else named.markdown())
         else:
             show.lines(plan_text.lines(made) if named is None else named.lines(), emphasised=[plan_text.title(made)])
@@ -129,9 +128,7 @@ class PlanCommand:
             return None
         from mssp.adapters.by_name import by_name
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlanWarning)
-            return by_name(made, self.target_config, self.base_config)
+        return by_name(made, self.target_config, self.base_config)
 
     def _planned(self) -> Plan:
         if self.lr is None:
