@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,54 @@ def test_the_first_snippet_runs() -> None:
 
 def test_the_claims_shown_are_claims() -> None:
     names: dict[str, object] = {"mssp": mssp}
-    exec(snippets(README, "python")[1], names)
+    exec(snippets(README, "python")[2], names)
     assert isinstance(names["claims"], dict)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:experts start equal:mssp.PlanWarning", "ignore:gates are renormalised:mssp.PlanWarning"
+)
+def test_the_snippets_about_hugging_face_run() -> None:
+    page = snippets((ROOT / "docs" / "huggingface.md").read_text(encoding="utf-8"), "python")
+    whole, trainer, check = page
+    sizes = {
+        "hidden_size=256, intermediate_size=128": "vocab_size=64, hidden_size=32, intermediate_size=16",
+        "hidden_size=1024, intermediate_size=512": "vocab_size=64, hidden_size=128, intermediate_size=64",
+    }
+    for shown, used in sizes.items():
+        assert shown in whole
+        whole = whole.replace(shown, used)
+    names: dict[str, Any] = {}
+    exec(whole, names)
+    assert names["plan"].regime == "III"
+    mssp.verify(names["model"], names["optimizer"], names["plan"])
+
+    tokens = torch.arange(8).view(1, 8)
+    row = {"input_ids": tokens[0], "labels": tokens[0]}
+    quiet = {
+        "logging_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "dataloader_pin_memory": False,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        names |= {"data": [row] * 8, "args": names["transformers"].TrainingArguments(folder, max_steps=1, **quiet)}
+        exec(trainer, names)
+        names["trainer"].train()
+    assert any(name.startswith("lr/expert_in") for entry in names["trainer"].state.log_history for name in entry)
+
+    exec(check.partition("\nreport")[0], names)
+    shapes = [mssp.Shape(width, 16, width // 8, width // 16, 1) for width in (32, 64)]
+    plan = mssp.plan(shapes[0], regime="II", lr=1e-3)
+    names |= {"shapes": shapes, "batches": [(tokens, tokens)] * 2, "plan": plan}
+    exec("report = mssp.check(build, shapes, batches, plan, seeds=2)", names)
+    assert names["report"].quantities["effective/expert_in"].verdict == "ok"
+
+    small, large = names["small"], names["large"]
+    names = {"mssp": mssp, "torch": torch, "model": names["model"], "small_config": small, "large_config": large}
+    exec(snippets(README, "python")[1], names)
+    assert names["optimizer"].param_groups[0]["lr_scale"] > 0
 
 
 def test_the_snippets_about_one_s_own_model_run() -> None:
@@ -83,7 +130,7 @@ def test_the_snippets_about_one_s_own_model_run() -> None:
 
 
 def test_the_layer_shown_runs() -> None:
-    code = snippets(README, "python")[2]
+    code = snippets(README, "python")[3]
     names: dict[str, Any] = {"x": torch.randn(3, 2048)}
     exec(code.replace("experts=256", "experts=16"), names)
     assert names["y"].shape == (3, 2048)
