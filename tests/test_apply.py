@@ -170,7 +170,7 @@ def test_tied_experts_and_summing_gates_are_warned_of() -> None:
 
 
 def test_tied_embeddings_follow_the_lookup_and_name_the_multiplier() -> None:
-    plan = mssp.plan(LARGE, SHAPE, lr=1e-2)
+    plan = mssp.plan(LARGE, SHAPE, lr=1e-2, init_std={"embedding": 1.0})
     model = Transformer(plan)
     model.readout.weight = model.embed.weight
     with pytest.warns(PlanWarning, match=r"embed.weight is embedding and readout in one: .* scale logits by 0.5"):

@@ -58,7 +58,7 @@ def test_imports_point_one_way(path: Path) -> None:
 ORDER_WITHIN = {
     "adapters": [
         "config_plans", "probing", "fused_experts", "forward_factors", "names", "configs", "parameters",
-        "model_factors", "transformers", "by_name", "reading_back", "trainer",
+        "model_factors", "transformers", "folding", "by_name", "reading_back", "trainer",
     ],
     "nn": [
         "activations", "backend", "triton_kernels", "pairs", "grouped_products", "sorted_experts", "expert_paths",

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from mssp.description import Claims, described_parameters, name_cleaner
 from mssp.initial import fill
-from mssp.param_info import ParamInfo
-from mssp.settings import PlanWarning
+from mssp.param_info import OWN, ParamInfo
+from mssp.settings import ALL, PlanWarning
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -65,6 +65,13 @@ class Draws(Protocol):
     def draw_for_plan(self, seed: int, name: str) -> None: ...
 
 
+@runtime_checkable
+class KeepsPlan(Protocol):
+    """A module that saves the plan it was initialized by with its checkpoints."""
+
+    def keep_plan(self, plan: Plan) -> None: ...
+
+
 def initialize(
     model: nn.Module,
     plan: Plan,
@@ -91,10 +98,13 @@ def initialize(
     check_routing(plan, model, [info for info, _, _ in described], gate, random_routing)
     _check_precision(plan, described)
     multipliers = list(_multipliers(model, plan))
+    kept = [info.name for info, _, _ in described if info.start == OWN]
     for info, parameter, _ in described:
         if parameter.is_meta:
+            also = f" and what keeps the model's own values ({', '.join(kept[:2])}, …)" if kept else ""
             raise ValueError(
-                f"{info.name} is on the meta device: call model.to_empty(device=...) first, and fill its buffers"
+                f"{info.name} is on the meta device: call model.to_empty(device=...) first, tie again what is tied, "
+                f"and fill its buffers{also}"
             )
         if not parameter.is_floating_point():
             raise ValueError(f"{info.name} has dtype {parameter.dtype}: initial weights are floating-point numbers")
@@ -109,6 +119,9 @@ def initialize(
                 module.draw_for_plan(seed, clean(name))
     for module, _, name, factor in multipliers:
         setattr(module, name, factor)
+    for module in model.modules():
+        if isinstance(module, KeepsPlan):
+            module.keep_plan(plan)
 
 
 def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> list[dict[str, Any]]:
@@ -281,10 +294,23 @@ def check_routing(
         )
     for info in infos:
         if info.tied_readout:
-            factor = plan.multiplier("tied_readout", relative=True)
-            _warn(
-                f"{info.name} is embedding and readout in one: it follows the embedding; scale logits by {factor:.4g}"
-            )
+            _warn_of_tied_readout(plan, info.name, _scales_logits(model, plan))
+
+
+def _scales_logits(model: nn.Module, plan: Plan) -> bool:
+    """Whether the model has the factor of a tied readout itself: on its head, or as an attribute of its own."""
+    known = [module for module in model.modules() if isinstance(module, Multiplies)]
+    return any(isinstance(each, nn.Linear) or "tied_readout" in each.plan_multipliers(plan) for each in known)
+
+
+def _warn_of_tied_readout(plan: Plan, name: str, scaled: bool) -> None:
+    factor = plan.multiplier("tied_readout", relative=True)
+    what = f"{name} is embedding and readout in one: it follows the embedding"
+    if not scaled:
+        _warn(f"{what}; scale logits by {factor:.4g}")
+    if plan.base is not None and not {"embedding", ALL} & set(plan.init_std):
+        # With a base the factor is relative to what was tuned there, and a std of 1 was not.
+        _warn(f"{what} and starts with a std of 1, so that logits start at the order of √N: say init_std of embedding")
 
 
 def _check_precision(plan: Plan, described: list[tuple[ParamInfo, Tensor, Values]]) -> None:

@@ -59,7 +59,7 @@ def own_dims(
             if own_at_base is None and side in used and info.role == "hidden" and not _grows(own, target, base):
                 raise ValueError(
                     f"hidden '{info.name}' has {side} {own}, which is no multiple of the width {target.width}: "
-                    f"say its size at the base, base_{side}"
+                    f"say its size at the base, base_{side} (of a Hugging Face model, give the base's config)"
                 )
             at_base[side] = follows if own_at_base is None else own_at_base
             usual &= math.isclose(at_base[side], follows)

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from mssp.adapters.by_name import by_name
 from mssp.adapters.config_plans import plan_configs as plan
+from mssp.adapters.folding import fold
 from mssp.adapters.parameters import checkpoint_infos
 from mssp.adapters.transformers import adapt, release
 
 if TYPE_CHECKING:
     from mssp.adapters.trainer import PlanCallback, optimizer_factory
 
-__all__ = ["PlanCallback", "adapt", "by_name", "checkpoint_infos", "optimizer_factory", "plan", "release"]
+__all__ = ["PlanCallback", "adapt", "by_name", "checkpoint_infos", "fold", "optimizer_factory", "plan", "release"]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,14 +23,25 @@ _SIZES = {
 }
 # Names of one thing: two of them in one config must agree.
 _SYNONYMS = ("experts", "active")
-# Families whose gates are shares of one without a flag that says so, and flags that say so.
-_SHARES_OF_ONE = frozenset({"mixtral", "gpt_oss", "granitemoe", "granitemoeshared", "phimoe", "minimax_m2"})
+# Families whose gates are shares of one unless a flag says otherwise.
+_SHARES_OF_ONE = frozenset({
+    "afmoe", "aria_text", "cohere2_moe", "deepseek_v3", "ernie4_5_moe", "exaone_moe", "flint", "glm4_moe",
+    "glm4_moe_lite", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoeshared", "hy_v3", "laguna", "mellum",
+    "mimo_v2_flash", "minimax_m2", "mixtral", "qwen3_5_moe_text", "qwen3_next", "solar_open",
+})  # fmt: skip
 _SHARES_FLAGS = ("norm_topk_prob", "route_norm")
 _SHARED_EXPERTS = (
-    "n_shared_experts",
-    "num_shared_experts",
-    "shared_expert_intermediate_size",
-    "moe_num_shared_experts",
+    "n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size", "moe_num_shared_experts",
+    "shared_intermediate_size",
+)  # fmt: skip
+# What the theory holds fixed while a model grows, by the config's names.
+_HELD_FIXED = (
+    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "routed_scaling_factor", "norm_topk_prob", "scoring_func",
+    "tie_word_embeddings", "residual_multiplier", "logits_scaling", "attention_multiplier", "embedding_multiplier",
+)  # fmt: skip
+RENORMALISED_NOTE = (
+    "gates are renormalised to sum to one: the paper's theory is for gates of their own (sigmoid) and an aggregation "
+    "factor; such gates need no factor, and with equal experts they give the router no gradient"
 )
 _DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers")
 
@@ -55,6 +66,8 @@ def entries_of(config: Any) -> Config:
     entries = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(entries, Mapping):
         raise ValueError(f"a model config is a mapping of names to sizes, got a {type(config).__name__}")
+    if not isinstance(entries.get("model_type", ""), str):
+        raise ValueError(f"a config's model_type is a name, got {entries['model_type']!r}")
     text = entries.get("text_config")
     return text if isinstance(text, Mapping) and entries.get("hidden_size") is None else entries
 
@@ -79,11 +92,19 @@ def sizes_of(config: Any) -> dict[str, Any]:
                     f"the model config contradicts itself: {first} is {entries[first]}, {other} is {entries[other]}"
                 )
         sizes[name] = entries[first]
-    _check_divisions(entries, sizes["experts"])
+    _check_divisions(entries)
+    groups, chosen = entries.get("n_group"), entries.get("topk_group")
+    if type(groups) is int and type(chosen) is int and type(sizes["experts"]) is type(sizes["active"]) is int:
+        reachable = chosen * (sizes["experts"] // groups)
+        if reachable < sizes["active"] <= sizes["experts"]:  # more than there are is Shape's to refuse
+            raise ValueError(
+                f"the model config contradicts itself: {sizes['active']} experts are active, and topk_group {chosen} "
+                f"of n_group {groups} leaves {reachable} to choose from"
+            )
     return sizes
 
 
-def _check_divisions(entries: Config, experts: Any) -> None:
+def _check_divisions(entries: Config) -> None:
     """Refuse sizes that do not go into each other, which the library itself would round or trip over."""
     parts = [("num_attention_heads", "num_key_value_heads"), ("n_routed_experts", "n_group")]
     if entries.get("head_dim") is None and entries.get("v_head_dim") is None:
@@ -101,8 +122,22 @@ def _check_divisions(entries: Config, experts: Any) -> None:
 
 
 def outside_the_paper(base: Any, target: Any) -> list[str]:
-    """What two configs hold that the paper does not cover, in words."""
-    before, after = entries_of(base), entries_of(target)
+    """What two configs hold that the paper does not cover, in words; ``base`` None leaves what the target has."""
+    after = entries_of(target)
+    found = []
+    if any(after.get(key) for key in _SHARED_EXPERTS):
+        found.append("shared experts are outside the paper's theory: they are planned as dense layers are")
+    if _sums_to_one(after):
+        found.append(RENORMALISED_NOTE)
+    return found if base is None else [*_changes(entries_of(base), after), *found]
+
+
+def _sums_to_one(entries: Config) -> bool:
+    flags = [entries[key] for key in _SHARES_FLAGS if entries.get(key) is not None]
+    return bool(flags[0]) if flags else entries.get("model_type") in _SHARES_OF_ONE
+
+
+def _changes(before: Config, after: Config) -> list[str]:
     found = []
     first, last = sizes_of(before), sizes_of(after)
     if last["experts"] / last["active"] > first["experts"] / first["active"]:
@@ -110,20 +145,20 @@ def outside_the_paper(base: Any, target: Any) -> list[str]:
             f"experts per active one, M/K, grow from {first['experts'] / first['active']:g} to "
             f"{last['experts'] / last['active']:g}: ever sparser routing is a limit that the paper leaves open"
         )
-    if any(after.get(key) for key in _SHARED_EXPERTS):
-        found.append(
-            "shared experts are outside the paper's theory: they are planned as dense layers, by their own sides"
-        )
-    if after.get("model_type") in _SHARES_OF_ONE or any(after.get(key) for key in _SHARES_FLAGS):
-        found.append(
-            "gates are renormalised to sum to one: the paper's theory is for gates of their own (sigmoid) and an "
-            "aggregation factor; such gates need no factor, and with equal experts they give the router no gradient"
-        )
-    for key, what in (("head_dim", "the size of a head"), ("routed_scaling_factor", "the factor on routed experts")):
-        if None not in (before.get(key), after.get(key)) and before[key] != after[key]:
-            found.append(f"{key}, {what}, changes from {before[key]} to {after[key]}: the theory holds it fixed")
-    if before.get("model_type") != after.get("model_type"):
-        found.append(
-            f"base and target are of different families: {before.get('model_type')}, {after.get('model_type')}"
-        )
+    fixed = [("the size of a head", _head_size(before), _head_size(after))]
+    fixed += [(key, before.get(key), after.get(key)) for key in _HELD_FIXED]
+    for what, one, other in fixed:
+        if None not in (one, other) and one != other:
+            found.append(f"{what} changes from {one} to {other}: the theory holds it fixed")
+    families = [entries.get("model_type") for entries in (before, after)]
+    if families[0] != families[1]:
+        found.append(f"base and target are of different families: {families[0]}, {families[1]}")
     return found
+
+
+def _head_size(entries: Config) -> Any:
+    """As given, or as heads share the width; of latent attention its parts are compared."""
+    if entries.get("head_dim") is not None or entries.get("v_head_dim") is not None:
+        return entries.get("head_dim")
+    width, heads = entries.get("hidden_size"), entries.get("num_attention_heads")
+    return width // heads if type(width) is int and type(heads) is int and heads else None

@@ -13,6 +13,7 @@ from transformers import CONFIG_MAPPING
 
 import mssp
 from mssp.cli import main
+from mssp.model_config import outside_the_paper
 
 OLMOE = {"model_type": "olmoe", "hidden_size": 64, "intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2,
          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128}  # fmt: skip
@@ -83,17 +84,94 @@ def test_factors_are_shown_with_what_they_are_on(capsys: pytest.CaptureFixture[s
 
 
 def test_blocks_that_differ_are_told_apart(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    # Qwen3-MoE with dense layers first has experts in the others only: one line each, and no numbers needed.
-    base = {"model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32,
-            "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 4, "num_attention_heads": 4,
-            "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64, "mlp_only_layers": [0]}  # fmt: skip
-    target = base | {"hidden_size": 128, "num_attention_heads": 8, "num_key_value_heads": 4,
-                     "moe_intermediate_size": 64, "intermediate_size": 256}  # fmt: skip
-    code, out, _ = run(capsys, tmp_path, base, target, "--scheme", "mup")
+    # MiMo's blocks with a sliding window have more key heads than those without.
+    sizes = {
+        "hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 4,
+        "num_experts_per_tok": 2, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "v_head_dim": 16, "vocab_size": 64, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+    }  # fmt: skip
+    base = CONFIG_MAPPING["mimo_v2_flash"](**sizes).to_dict()
+    grown = {"hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 64, "num_attention_heads": 8}
+    target = CONFIG_MAPPING["mimo_v2_flash"](**(sizes | grown | {"num_key_value_heads": 4})).to_dict()
+    code, out, _ = run(capsys, tmp_path, base, target, "--scheme", "mup", "--regime", "I")
     assert code == 0
     found = rows(out)
-    assert {"model.layers.*.mlp.gate_proj.weight", "model.layers.*.mlp.experts.down_proj"} <= found.keys()
-    assert found["model.layers.*.self_attn.q_norm.weight"][0] == "qk_norm"
+    assert {"model.layers.0.self_attn.k_proj.weight", "model.layers.1-3.self_attn.k_proj.weight"} <= found.keys()
+    assert "model.layers.*.self_attn.q_proj.weight" in found
+
+
+def test_own_starts_and_scaled_gradients(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    sizes = {
+        "hidden_size": 64, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 4,
+        "num_experts_per_tok": 2, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8, "vocab_size": 64,
+    }  # fmt: skip
+    config = CONFIG_MAPPING["qwen3_next"](**sizes).to_dict()
+    code, out, err = run(capsys, tmp_path, config, config, "--regime", "II", "--grad-scale")
+    assert code == 0
+    found = rows(out)
+    assert found["model.layers.*.linear_attn.A_log"][:2] == ["bias", "own"]
+    assert found["model.layers.*.input_layernorm.weight"][1] == "0"  # it multiplies by 1 + weight
+    assert "grad scale" in out
+    assert "gates are renormalised" in err
+    assert "shared experts" in err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"num_attention_heads": 8}, {"num_attention_heads": 4}, "the size of a head changes from 8 to 16"),
+        ({"norm_topk_prob": False}, {"norm_topk_prob": True}, "norm_topk_prob changes from False to True"),
+        (
+            {"routed_scaling_factor": 1.0},
+            {"routed_scaling_factor": 2.5},
+            "routed_scaling_factor changes from 1.0",
+        ),
+        (
+            {"tie_word_embeddings": False},
+            {"tie_word_embeddings": True},
+            "tie_word_embeddings changes from False",
+        ),
+        (
+            {"model_type": "olmoe"},
+            {"model_type": "mixtral"},
+            "of different families: olmoe, mixtral",
+        ),
+        ({}, {"shared_intermediate_size": 8}, "shared experts are outside the paper's theory"),
+        ({}, {"model_type": "deepseek_v3"}, "gates are renormalised"),
+        ({}, {"model_type": "x", "route_norm": True}, "gates are renormalised"),
+    ],
+)
+def test_notes(before: dict[str, Any], after: dict[str, Any], told: str) -> None:
+    assert any(told in note for note in outside_the_paper(OLMOE | before, OLMOE | after))
+    assert not any(told in note for note in outside_the_paper(OLMOE | before, OLMOE | before))
+
+
+def test_a_flag_counts_for_more_than_the_family() -> None:
+    assert outside_the_paper(None, OLMOE | {"model_type": "deepseek_v3", "norm_topk_prob": False}) == []
+
+
+def test_without_a_base_the_target_is_noted_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = written(tmp_path, "large", OLMOE | {"norm_topk_prob": True})
+    assert main(["plan", "--target-config", file, "--lr", "1", "--regime", "III", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "gates are renormalised" in err
+    plan_file = tmp_path / "plan.json"
+    plan_file.write_text(out, encoding="utf-8")
+    assert main(["plan", "--extend", str(plan_file), "--target-config", file, "--json"]) == 0
+    assert "gates are renormalised" in capsys.readouterr().err
+    plan_file.write_text("[", encoding="utf-8")
+    assert main(["plan", "--extend", str(plan_file), "--target-config", file]) == 2
+    assert f"{plan_file}: not a plan file" in capsys.readouterr().err
+
+
+def test_published_configs_can_be_planned(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    # Of published weights: quantised, with an attention that is not installed here.
+    published = {"quantization_config": {"quant_method": "mxfp4"}, "_attn_implementation": "flash_attention_2"}
+    code, out, _ = run(capsys, tmp_path, OLMOE, OLMOE | GROWN | published)
+    assert code == 0
+    assert "model.layers.*.mlp.experts.down_proj" in out
 
 
 def test_what_the_paper_does_not_cover_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -104,7 +182,7 @@ def test_what_the_paper_does_not_cover_is_warned_of(capsys: pytest.CaptureFixtur
         "M/K, grow from 4 to 8: ever sparser routing is a limit that the paper leaves open",
         "shared experts are outside the paper's theory",
         "gates are renormalised to sum to one",
-        "head_dim, the size of a head, changes from 16 to 32",
+        "the size of a head changes from 16 to 32",
     ):
         assert err.count(told) == 1
         assert sum(told in warning for warning in json.loads(out)["warnings"]) == 1
@@ -128,6 +206,8 @@ def test_markdown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         ({"model_type": "nothing"}, "model_type 'nothing' is not one that transformers knows"),
         ({"num_key_value_heads": 3}, "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
         ({"num_local_experts": 16}, "num_local_experts is 16, num_experts is 8"),
+        ({"model_type": ["olmoe"]}, "a config's model_type is a name, got ['olmoe']"),
+        ({"n_group": 4, "topk_group": 1, "num_experts_per_tok": 4}, "leaves 2 to choose from"),
         ({"hidden_size": "wide"}, "width must be a positive whole number, got 'wide'"),
     ],
 )

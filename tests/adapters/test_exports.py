@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import mssp
-from mssp.adapters.exports import HOSTS, Sizes, export
+from mssp.adapters.exports import HOSTS, SIDES, Sizes, export
 from mssp.cli import main
 from tests.adapters.hosts import (
     BASE,
@@ -336,6 +336,37 @@ def test_olmo_core_fills_flat_experts_and_undoes_the_average_with_shared_ones(mo
     assert planned.AGGREGATION == 0.5
 
 
+CHECKPOINTED = {
+    "blocks.0.attention._checkpoint_wrapped_module.w_q.weight": (64, 64),
+    "blocks.1.attention.w_q.weight": (64, 64),
+    "blocks.2._checkpoint_wrapped_module.attention.w_q.weight": (64, 64),
+    "lm_head.w_out.weight": (16, 64),
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module.", "_orig_mod.module."])
+def test_olmo_core_overrides_all_that_a_wrapped_model_has(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+    planned = load(monkeypatch, plan_for(SMALL), "olmo-core")
+    names = {prefix + name: shape for name, shape in CHECKPOINTED.items()}
+    found = olmo_groups(planned, model_of(names))
+    assert {name: numbers[0] for name, numbers in found.items()} == dict.fromkeys(names, pytest.approx(2e-3))
+    params = [pattern for override in planned.group_overrides(model_of(names)) for pattern in override.params]
+    if prefix:
+        assert set(params) == set(names)
+    else:
+        wrapped = "blocks.0.attention._checkpoint_wrapped_module.w_q.weight"
+        assert params == [wrapped, "blocks.*.attention.w_q.weight", "lm_head.w_out.weight"]
+
+
+def test_olmo_core_refuses_to_leave_a_trained_parameter_to_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = load(monkeypatch, plan_for(SMALL), "olmo-core")
+    model = model_of({"lm_head.w_out.weight": (16, 64), "other_wrapper.lm_head.w_out.weight": (16, 64)})
+    with pytest.raises(ValueError, match=r"^other_wrapper.lm_head.w_out.weight \(16, 64\) matches 0 patterns .*$"):
+        planned.group_overrides(model)
+    model.get_parameter("other_wrapper.lm_head.w_out.weight").requires_grad_(False)
+    assert [override.params for override in planned.group_overrides(model)] == [["lm_head.w_out.weight"]]
+
+
 class FakeRouter(nn.Module):
     normalize_expert_weights: float | None = None
     gating_function = "sigmoid"
@@ -473,6 +504,21 @@ def test_nanogpt_refuses_a_tied_readout_and_a_zero_router(monkeypatch: pytest.Mo
     planned.initialize(model_of({"lm_head.weight": (16, 64)}, "cpu"), random_routing=True)
 
 
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "_orig_mod.module.", "module._orig_mod."])
+def test_nanogpt_plans_what_compile_and_ddp_wrap(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+    deeper = mssp.plan(mssp.Shape(64, 32, 8, 4, 6), mssp.Shape(32, 16, 4, 2, 2), lr=1e-3)
+    planned = load(monkeypatch, deeper, "nanogpt")
+    names = {"transformer.h.0.attn.c_proj.weight": (64, 64), "transformer.h.0.mlp.experts.c_fc": (8, 64, 32)}
+    plain, wrapped = model_of(names, "cpu"), model_of({prefix + name: shape for name, shape in names.items()}, "cpu")
+    for model in (plain, wrapped):
+        planned.initialize(model)
+        assert len(planned.install_multipliers(model, gates_sum_to_one=False)) == 3  # attn, mlp, experts
+    for name in names:
+        assert planned._clean(prefix + name) == name
+        assert torch.equal(plain.get_parameter(name), wrapped.get_parameter(prefix + name))
+    assert list(nanogpt_groups(planned, wrapped).values()) == list(nanogpt_groups(planned, plain).values())
+
+
 def test_nanogpt_scales_gradients_and_learning_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = load(monkeypatch, plan_for(SMALL, grad_scale=True, lr_mult={"readout": 3.0}), "nanogpt")
     model = model_of({"transformer.h.0.mlp.experts.c_fc": (8, 64, 32), "lm_head.weight": (16, 64)}, "cpu")
@@ -522,6 +568,63 @@ def test_sizes_are_checked() -> None:
         export(plan_for(SMALL), "olmo-core", qk_norm="both")
 
 
+@pytest.mark.parametrize("side", SIDES)
+def test_every_size_that_can_be_said_counts_somewhere(side: str) -> None:
+    def code(sizes: Sizes | None) -> list[str]:
+        written = [line for host in HOSTS for line in export(PLAN, host, sizes).splitlines()]
+        return [line for line in written if not line.lstrip().startswith("#")]
+
+    assert code(Sizes({side: 96}, {side: 32})) != code(None)
+
+
+def test_a_matrix_of_queries_keys_and_values_takes_the_queries_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = mssp.plan(TARGET, BASE, lr=0.1, optimizer="sgd")
+    sizes = Sizes({"attention_width": 4096}, {"attention_width": 1024})
+    planned = load(monkeypatch, plan, "megatron", sizes)
+    lrs = {pattern: group["max_lr"] for key, group in planned.GROUPS for pattern in key.name}
+    # L fan_out / fan_in: twice the layers, queries 1024 -> 4096 from a width of 256 -> 2048.
+    assert lrs["*decoder.layers.*.self_attention.linear_qkv.weight"] == pytest.approx(0.1)
+    for host, name in (("megatron", "linear_qkv"), ("nanogpt", "c_attn")):
+        said = (
+            f"{name} holds queries, keys and values in one matrix, and takes the learning rate that SGD has for queries"
+        )
+        assert said in " ".join(export(plan, host, sizes).replace("\n#", " ").split())
+        assert "SGD has for queries" not in export(PLAN, host, sizes)
+
+
+GATES = "for gates that do not sum to one"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize(
+    ("plan", "aggregation", "residual"),
+    [
+        (PLAN, "0.125  # relative to the base: K^-1", "0.5  # relative to the base: L^-1"),
+        (mssp.plan(TARGET, lr=1.0, regime="III"), "0.03125  # K^-1", "0.0625  # L^-1"),
+        (mssp.plan(TARGET, BASE, lr=1.0, scheme="sp"), "1.0  # 1 in SP", "1.0  # 1 in SP"),
+        (mssp.plan(TARGET, lr=1.0, scheme="sp"), "1.0  # 1 in SP", "1.0  # 1 in SP"),
+        (
+            mssp.plan(TARGET, lr=1.0, regime="III", aggregation_mult=3.0),
+            "0.09375  # K^-1, times the tuned 3.0",
+            "0.0625  # L^-1",
+        ),
+    ],
+)
+def test_comments_on_factors_are_true(host: str, plan: mssp.Plan, aggregation: str, residual: str) -> None:
+    lines = export(plan, host).splitlines()
+    assert f"RESIDUAL = {residual}" in lines
+    if host != "megatron":
+        assert f"AGGREGATION = {aggregation}, {GATES}" in lines
+    if plan.base is None:
+        assert not [line for line in lines if "the base" in line]
+    if host == "olmo-core":  # K from 4 to 32, or 32 in full
+        shared, routed, since = (
+            ("6.6", "0.825", "how {} changed since the base") if plan.base else ("33.0", "1.03125", "{}")
+        )
+        assert f"SHARED = {shared}  # undoes {since.format('1 / (K + 1)')}" in lines
+        assert f"ROUTED_BESIDE_SHARED = {routed}  # undoes {since.format('K / (K + 1)')}" in lines
+
+
 @pytest.mark.parametrize("host", ["torchtitan", "megatron", "olmo-core"])
 def test_a_zero_router_without_noise_is_refused(host: str) -> None:
     with pytest.raises(ValueError, match=r"routes to 4 of 8 without noise, .*: plan with scheme mup"):
@@ -569,11 +672,20 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     sizes = Sizes({"ffn_width": 4096}, {"ffn_width": 1024})
     assert out.read_text(encoding="utf-8") == export(PLAN, "olmo-core", sizes, "head")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "planned.py"]
+    binary, other = tmp_path / "binary.json", tmp_path / "other.json"
+    binary.write_bytes(b"\x80\x81")
+    other.write_text("{}", encoding="utf-8")
     for arguments, message in (
         (["torchtitan"], "--plan is missing: give the file that `mssp plan --json` wrote"),
         (["keras", "--plan", str(file)], "unknown host 'keras': use one of torchtitan, megatron, olmo-core, nanogpt"),
         (["megatron", "--plan", str(tmp_path / "no.json")], f"{tmp_path / 'no.json'}: No such file or directory"),
-        (["megatron", "--plan", str(out)], "not a plan file"),
+        (["megatron", "--plan", str(out)], f"error: {out}: not a plan file: Expecting value"),
+        (["megatron", "--plan", str(binary)], f"error: {binary}: not a plan file: 'utf-8' codec can't decode"),
+        (
+            ["megatron", "--plan", str(other)],
+            f"error: {other}: not a plan file: expected what `mssp plan --json` writes",
+        ),
+        (["megatron", "--plan", str(file), "--target.kv-width", "256"], "--target.kv-width"),
         (["megatron", "--plan", str(file), "-o", str(tmp_path)], "is no name for a file"),
         (["megatron", "--plan", str(file), "-o", str(tmp_path / "no" / "x.py")], "there is no folder"),
     ):

@@ -396,3 +396,16 @@ def test_checkpoints_keep_logits_and_plan(family: str, tmp_path: Path) -> None:
     mssp.hf.adapt(read)  # which finds base and plan in the config
     assert torch.equal(logits(read), expected)
     mssp.verify(read, torch.optim.AdamW(mssp.param_groups(read, plan)), plan)
+
+
+@every_family
+def test_folded_factors_leave_a_plain_model(family: str, tmp_path: Path) -> None:
+    model, _ = adapted(family, readout="mup", aggregation_mult=1.5)
+    expected = logits(model)
+    mssp.hf.fold(model)
+    assert not with_factors(model)
+    torch.testing.assert_close(logits(model), expected, rtol=1e-4, atol=1e-6)
+    model.save_pretrained(tmp_path)  # type: ignore[operator]
+    read: nn.Module = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(logits(read), logits(model))
+    assert not hasattr(read.config, "mssp")

@@ -188,6 +188,7 @@ def test_a_model_without_its_factors(tmp_path: Path) -> None:
         ({"weight_decay": 0.05}, "weight_decay 0.05 of the Trainer's arguments has no effect: the plan's is 0.1"),
         ({"adam_epsilon": 1e-6}, "adam_epsilon 1e-06 of the Trainer's arguments has no effect: the plan's is 1e-08"),
         ({"adam_beta2": 0.95}, "adam_beta2 0.95 of the Trainer's arguments has no effect: the plan's is 0.999"),
+        ({"optim": "adafactor"}, "optim adafactor of the Trainer's arguments has no effect: the plan's is adamw"),
     ],
 )
 def test_arguments_without_effect_are_warned_of(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -200,7 +201,7 @@ def test_arguments_that_agree_are_not(tmp_path: Path) -> None:
     """Warnings are errors here."""
     chosen = plan(recipe=mssp.Recipe(betas=(0.8, 0.95)))
     agreeing: dict[str, Any] = {"learning_rate": 4e-3, "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95}
-    trainer = trainer_for(tmp_path, chosen, **agreeing, optim="adafactor")
+    trainer = trainer_for(tmp_path, chosen, **agreeing, optim="adamw_torch")
     trainer.train()
     assert trainer.optimizer.param_groups[0]["betas"] == (0.8, 0.95)
 

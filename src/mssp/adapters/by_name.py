@@ -10,8 +10,11 @@ from typing import Any
 from mssp.adapters.configs import config_of, on_meta
 from mssp.adapters.forward_factors import BY_PLAN, FromPlan
 from mssp.adapters.names import Place, for_all_blocks
+from mssp.adapters.probing import RENORMALISED
 from mssp.adapters.transformers import adapt
+from mssp.apply import multipliers_of
 from mssp.description import described_parameters
+from mssp.model_config import RENORMALISED_NOTE
 from mssp.param_info import OWN, ParamInfo
 from mssp.plan_text import align, facts, markdown_table, number, title
 from mssp.planning import Plan
@@ -93,6 +96,10 @@ def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
         each if patterns.count(each.name) == 1 else replace(each, name=_with_blocks(each.name, alike[key]))
         for key, each in first.items()
     ]
+    multipliers_of(model, plan)  # which refuses a plan for another model, or from another base
+    kinds = {module.__dict__.get("gate_kind") for module in model.modules()}
+    if RENORMALISED in kinds and RENORMALISED_NOTE not in plan.warnings:  # measured: no config says so of every family
+        plan = replace(plan, warnings=(*plan.warnings, RENORMALISED_NOTE))
     factors = dict.fromkeys(
         f"× {number(by_plan.value(plan))}  {for_all_blocks(path)}  ({by_plan.what})"
         for path, module in model.named_modules()

@@ -38,12 +38,11 @@ def plan_configs(target: Any, base: Any = None, **settings: Any) -> Plan:
     return noted
 
 
-def with_notes(made: Plan, target: Any, base: Any) -> Plan:
+def with_notes(made: Plan, target: Any, base: Any = None) -> Plan:
     """A plan whose warnings also say what the configs hold that the paper does not cover."""
     before, after = _read(base), _read(target)
-    if before is None or after is None:
-        return made
-    return replace(made, warnings=(*made.warnings, *outside_the_paper(before, after)))
+    notes = [] if after is None else outside_the_paper(before, after)
+    return replace(made, warnings=(*made.warnings, *notes))
 
 
 def _read(config: Any) -> Any:

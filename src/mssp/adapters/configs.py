@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from mssp.model_config import read_config
+from mssp.model_config import entries_of, read_config
 
 STORED = "mssp"  # the entry of a model's config that travels with its checkpoints
 Made = TypeVar("Made")
-_NOT_SIZES = ("transformers_version", "model_type", STORED)
+# What a config holds that no plan depends on, and that would need packages or weights to be built.
+_NOT_SIZES = ("transformers_version", "model_type", "quantization_config", "_attn_implementation", STORED)
+_LONGEST = 200  # of what is quoted
 
 
 def config_of(given: Any, like: nn.Module | None = None) -> Any:
@@ -22,7 +24,9 @@ def config_of(given: Any, like: nn.Module | None = None) -> Any:
         return given
     if isinstance(given, str | Path):
         given = read_config(given)
-    if not isinstance(given, Mapping):
+    if isinstance(given, Mapping):
+        given = entries_of(given)
+    else:
         raise ValueError(f"a base is a config, a mapping, a folder or a config.json, got a {type(given).__name__}")
     known = {key: value for key, value in given.items() if key not in _NOT_SIZES}
     if like is not None:
@@ -30,7 +34,7 @@ def config_of(given: Any, like: nn.Module | None = None) -> Any:
     from transformers import CONFIG_MAPPING
 
     kind = given.get("model_type")
-    if kind not in CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise ValueError(f"the config's model_type {kind!r} is not one that transformers knows")
     return _made(CONFIG_MAPPING[kind], known)
 
@@ -53,4 +57,5 @@ def _made(make: Callable[..., Made], given: Any) -> Made:
         return make(**given) if isinstance(given, Mapping) else make(given)
     except Exception as error:  # of any kind: each family has checks, and mistakes, of its own
         told = " ".join(str(error).splitlines()[-1:]).strip() or type(error).__name__
+        told = told if len(told) <= _LONGEST else f"{told[:_LONGEST]} …"
         raise ValueError(f"transformers cannot make a model of this config: {told}") from None

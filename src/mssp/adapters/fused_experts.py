@@ -157,17 +157,22 @@ def numbered_layers(model: nn.Module) -> Iterator[NumberedMoE]:
 
 def moe_layers(model: nn.Module) -> Iterator[FusedMoE]:
     """The MoE layers of a model whose experts are stacked."""
-    clean = name_cleaner(model)
     for path, module in model.named_modules():
-        if not is_fused(module):
-            continue
-        parent = path.rpartition(".")[0]
-        router = _router_in(model.get_submodule(parent), clean(parent))
-        yield FusedMoE(clean(parent), router, FusedExperts.of(module, clean(path)))
+        if is_fused(module):
+            yield moe_layer(model, path)
+
+
+def moe_layer(model: nn.Module, path: str) -> FusedMoE:
+    """The MoE layer whose experts are the stack at this path."""
+    clean = name_cleaner(model)
+    parent = path.rpartition(".")[0]
+    router = _router_in(model.get_submodule(parent), clean(parent))
+    return FusedMoE(clean(parent), router, FusedExperts.of(model.get_submodule(path), clean(path)))
 
 
 def _router_in(block: nn.Module, name: str) -> nn.Module:
     routers = [child for called, child in block.named_children() if called in _ROUTERS]
     if len(routers) != 1:
-        raise ValueError(f"{name} has no router called {' or '.join(_ROUTERS)} beside its experts")
+        called = " or ".join(_ROUTERS)
+        raise ValueError(f"{name} has {len(routers)} routers called {called} beside its experts, not one")
     return routers[0]

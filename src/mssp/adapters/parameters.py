@@ -63,6 +63,8 @@ def _fitted(
         # Queries and keys have norms of one kind, and with a single key head only the queries' tells which.
         of_queries = shapes.get(name.replace("k_norm", "q_norm"), shapes[name])
         over_heads = name.endswith(("q_norm.weight", "k_norm.weight")) and of_queries != (head,)
+        if over_heads and head is None:
+            raise ValueError(f"{name} {shapes[name]}: heads have several sizes, and whether it is of one is not known")
         info = replace(info, role="norm") if grows or over_heads else info
     if info.role in GAINS and name.endswith(".weight"):
         owner = model.get_submodule(name.rpartition(".")[0])

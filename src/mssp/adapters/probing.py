@@ -51,7 +51,7 @@ class Gates:
 def gates_of(router: nn.Module, width: int, experts: int, name: str) -> Gates:
     """How a router that returns (logits, gates, chosen) makes gates."""
     x = _normals(_TOKENS, width)
-    bias = torch.zeros(experts)
+    bias = torch.zeros(experts, device="cpu", dtype=torch.float32)
     calls = [(x,), (x, bias), (x.unsqueeze(0),), (x.unsqueeze(0), bias)]
     found = _run(router, {"weight": None}, calls, name)
     tensors = found if isinstance(found, tuple) and len(found) == 3 else ()
@@ -79,11 +79,18 @@ def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tu
     for key, tensor in held.items():
         value = weights.get(key.rpartition(".")[2], 0.0)
         shape = tuple(tensor.shape)
-        state[key] = _normals(*shape) / shape[-1] ** 0.5 if value is None else torch.full(shape, value)
+        normals = _normals(*shape)
+        state[key] = normals / shape[-1] ** 0.5 if value is None else torch.full_like(normals, value)
         if not tensor.is_floating_point():
             state[key] = state[key].to(tensor.dtype)
     failure: Exception | None = None
-    with torch.no_grad():
+    # Whatever the defaults are around us: a default dtype, a default device, autocast; and no trace in random states.
+    with (
+        torch.no_grad(),
+        torch.device("cpu"),
+        torch.autocast("cpu", enabled=False),
+        torch.random.fork_rng(devices=[]),
+    ):
         for args in calls:
             try:
                 return functional_call(module, state, args)
@@ -93,4 +100,5 @@ def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tu
 
 
 def _normals(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)

@@ -26,6 +26,7 @@ from mssp.adapters.reading_back import Samples, differing, read_again, samples_o
 from mssp.adapters.transformers import unwrapped
 from mssp.apply import check_schedule, optimizer_for, same_values, verify
 from mssp.data.whole_files import replacing
+from mssp.description import DescribesItself
 from mssp.planning import Plan
 from mssp.settings import PlanWarning
 
@@ -56,6 +57,8 @@ def _factory() -> Callable[..., Optimizer]:
 
 
 def _optimizer_of_plan(model: nn.Module, plan: Plan) -> Optimizer:
+    if not any(isinstance(module, DescribesItself) for module in model.modules()):
+        raise ValueError("the model does not say what its parameters are: call mssp.hf.adapt(model, base) first")
     optimizer = optimizer_for(model, plan)
     optimizer.register_load_state_dict_pre_hook(_refuse_state_of_another_plan)
     return optimizer
@@ -208,13 +211,16 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
         }
         defaults = {each.name: each.default for each in fields(TrainingArguments)}
         for name, by_plan in planned.items():
-            given = getattr(args, name)
-            if given not in (by_plan, defaults[name]):
-                warnings.warn(
-                    f"{name} {given} of the Trainer's arguments has no effect: the plan's is {by_plan}",
-                    PlanWarning,
-                    stacklevel=2,
-                )
+            if getattr(args, name) not in (by_plan, defaults[name]):
+                _warn_of_argument(name, getattr(args, name), by_plan)
+        chosen = str(getattr(args.optim, "value", args.optim))
+        if not chosen.startswith("adamw_torch"):  # which is the default, in one spelling or another
+            _warn_of_argument("optim", chosen, plan.optimizer)
+
+
+def _warn_of_argument(name: str, given: object, by_plan: object) -> None:
+    message = f"{name} {given} of the Trainer's arguments has no effect: the plan's is {by_plan}"
+    warnings.warn(message, PlanWarning, stacklevel=2)
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:

@@ -21,7 +21,7 @@ from torch import nn
 from mssp.adapters.configs import STORED, config_of
 from mssp.adapters.forward_factors import BY_PLAN, FACTOR, attach, detach
 from mssp.adapters.fused_experts import MoE, moe_layers, numbered_layers
-from mssp.adapters.model_factors import factors_for
+from mssp.adapters.model_factors import LOGITS, factors_for
 from mssp.adapters.parameters import called, infos_of
 from mssp.adapters.probing import GATE_KINDS
 from mssp.model_config import entries_of, read_config
@@ -30,6 +30,7 @@ from mssp.planning import Plan
 from mssp.shape import Shape
 
 _DESCRIPTION = "param_infos"
+_KEEPING = "keep_plan"
 _ROUTING = ("gate_kind", "random_routing")
 
 
@@ -41,8 +42,8 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
         base: the config of the model that was tuned (a config, a mapping, a folder or a ``config.json``). Without it,
             sides that are no multiple of the width cannot be carried, and are asked for.
         plan: sets the factors of the forward pass at once, as for a model read from a checkpoint;
-            :func:`mssp.initialize` sets them otherwise. The plan is then kept in the model's config, which
-            ``save_pretrained`` writes: after ``from_pretrained``, ``adapt(model)`` needs neither base nor plan.
+            :func:`mssp.initialize` sets them otherwise. Either keeps plan and base in the model's config, which
+            ``save_pretrained`` writes: after ``from_pretrained``, ``adapt(model)`` needs neither.
         gate: ``sigmoid``, ``softmax`` or ``renormalised``, for models whose experts are modules of their own: how such
             a model makes gates cannot be found out.
 
@@ -50,18 +51,18 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     experts (by the aggregation factor, where gates are sigmoids), of what writes to the residual stream, and of a
     readout that is tied to the embedding. :func:`release` takes it all off again.
     """
+    if not isinstance(plan, Plan | None):
+        raise ValueError(f"plan must be what mssp.plan returns, got a {type(plan).__name__}")
     model = unwrapped(model)
     _refuse_what_is_not_trained_from_scratch(model)
     base, plan = _stored(model, base, plan)
     base = None if base is None else _config_of_base(model, base)
-    if plan is not None and base is not None and plan.base is not None:
-        _check_same(Shape.from_config(base), plan.base)
     infos = infos_of(model, base)
     gates = _gates(model, gate)
     factors = list(factors_for(model, gates))
-    sizes = _Sizes(Shape.from_config(model.config))
+    fit = _Fit(model, Shape.from_config(model.config), None if base is None else Shape.from_config(base), _tied(model))
     if plan is not None:  # whatever does not fit is told before anything is changed
-        sizes(plan)
+        fit(plan)
         for _, by_plan in factors:
             by_plan(plan)
         trained = ((name, model.get_parameter(name)) for name in infos)
@@ -72,7 +73,8 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
         )
     release(model)
     setattr(model, _DESCRIPTION, _Description(infos))
-    setattr(model, BY_PLAN, sizes)
+    setattr(model, BY_PLAN, fit)
+    setattr(model, _KEEPING, _Keeper(model, base))
     for module, by_plan in factors:
         attach(module, by_plan)
     for moe, kind in gates.items():
@@ -88,7 +90,10 @@ def _gates(model: nn.Module, said: str | None) -> dict[MoE, str]:
     """How every MoE layer makes gates: found out by running its router, or as said."""
     if said not in (*GATE_KINDS, None):
         raise ValueError(f"unknown gate {said!r}: use one of {', '.join(GATE_KINDS)}")
-    found: dict[MoE, str] = {moe: said or moe.gates().kind for moe in moe_layers(model)}
+    found: dict[MoE, str] = {moe: moe.gates().kind for moe in moe_layers(model)}
+    for moe, kind in found.items():
+        if said not in (None, kind):
+            raise ValueError(f"{moe.name} makes {kind} gates, which running it shows: leave out gate {said!r}")
     for numbered in numbered_layers(model):
         if said is None:
             raise ValueError(
@@ -106,8 +111,9 @@ def release(model: nn.Module) -> None:
     model = unwrapped(model)
     for module in model.modules():
         detach(module)
-        for name in (_DESCRIPTION, *_ROUTING):
+        for name in (_DESCRIPTION, _KEEPING, *_ROUTING):
             module.__dict__.pop(name, None)
+    model.config.__dict__.pop(STORED, None)
 
 
 @dataclass(frozen=True)
@@ -120,16 +126,45 @@ class _Description:
         return self.infos
 
 
-@dataclass(frozen=True)
-class _Sizes:
+@dataclass(frozen=True, eq=False)
+class _Fit:
     """What a model says when a plan is put on it: depth and active experts are in its config and in no parameter."""
 
+    model: nn.Module
     shape: Shape
+    base: Shape | None
+    tied: bool
 
     def __call__(self, plan: Plan) -> Mapping[str, float]:
         if self.shape.with_inputs(plan.target.inputs) != plan.target:
             raise ValueError(f"the plan is for another model: its target is {plan.target}, the model is {self.shape}")
+        if self.base is not None and plan.base is not None and self.base.with_inputs(plan.base.inputs) != plan.base:
+            raise ValueError(
+                f"the base config is {self.base}, the plan's base is {plan.base}: they must be the same model"
+            )
+        if _tied(self.model) != self.tied:
+            then, now = ("was", "is not") if self.tied else ("was not", "is")
+            raise ValueError(
+                f"the readout {then} tied to the embedding when the model was adapted, and {now} now: call "
+                "model.tie_weights(), or adapt the model again"
+            )
         return {}
+
+
+@dataclass(frozen=True, eq=False)
+class _Keeper:
+    """Keeps the plan that a model was initialized by in its config, which ``save_pretrained`` writes."""
+
+    model: nn.Module
+    base: Any
+
+    def __call__(self, plan: Plan) -> None:
+        _store(self.model, self.base, plan)
+
+
+def _tied(model: nn.Module) -> bool:
+    """Whether the readout is the embedding."""
+    return any(by_plan is LOGITS for _, by_plan in factors_for(model, {}))
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -150,7 +185,10 @@ def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
             f"{called(model)} carries adapters (LoRA): plans are for models trained from scratch, not for fine-tuning"
         )
     if getattr(model, "is_quantized", False) or getattr(config, "quantization_config", None) is not None:
-        raise ValueError(f"{called(model)} is quantised: plans are for models trained from scratch, in floating point")
+        raise ValueError(
+            f"{called(model)} is quantised: plans are for models trained from scratch, in floating point (if its "
+            "weights are not, delete quantization_config from its config)"
+        )
     whole = next((name for name, each in model.named_parameters() if not each.is_floating_point()), None)
     if whole is not None:
         raise ValueError(f"{called(model)} is quantised: {whole} does not hold floating-point numbers")
@@ -187,8 +225,3 @@ def _store(model: nn.Module, base: Any, plan: Plan) -> None:
         kept["base"] = json.loads(json.dumps(dict(entries_of(config_of(base, like=model))), default=str))
         kept["base"].pop(STORED, None)
     setattr(model.config, STORED, kept)
-
-
-def _check_same(given: Shape, planned: Shape) -> None:
-    if given.with_inputs(planned.inputs) != planned:
-        raise ValueError(f"the base config is {given}, the plan's base is {planned}: they must be the same model")

@@ -19,8 +19,6 @@ from mssp.planning import Plan
 class HostSizes:
     attention_width: flags.Size = None
     """query heads times head size"""
-    kv_width: flags.Size = None
-    """key heads times head size"""
     ffn_width: flags.Size = None
     """hidden units of dense FFN blocks"""
     shared_width: flags.Size = None
@@ -57,8 +55,7 @@ class ExportCommand:
             {name: size for name, size in asdict(sizes).items() if size is not None}
             for sizes in (self.target, self.base)
         )
-        made = Plan.from_json(Path(self.plan).read_text(encoding="utf-8"))
-        written = export(made, self.host, Sizes(target, base), self.qk_norm)
+        written = export(_read(self.plan), self.host, Sizes(target, base), self.qk_norm)
         if self.output is None:
             print(written, end="")
             return 0
@@ -70,3 +67,10 @@ class ExportCommand:
         with replacing(path) as unfinished:
             unfinished.write_text(written, encoding="utf-8")
         return 0
+
+
+def _read(file: str) -> Plan:
+    try:
+        return Plan.from_json(Path(file).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None

@@ -107,6 +107,7 @@ class PlanCommand:
             warnings.simplefilter("ignore", PlanWarning)  # shown below, without a source line
             made = self._planned() if self.extend is None else self._extended(self.extend)
             named = None if self.json else self._by_name(made)
+            made = made if named is None else named.plan
         for warning in made.warnings:
             print(f"mssp: warning: {warning}", file=sys.stderr)
         if self.json:
@@ -157,7 +158,11 @@ class PlanCommand:
             if name not in open_questions and getattr(self, name) != default:
                 raise ValueError(f"--{name.replace('_', '-')} does not go with --extend: the plan file says it")
         target = self._target()
-        return Plan.from_json(FilePath(file).read_text(encoding="utf-8")).extend(target, _recipe(self.recipe))
+        try:
+            read = Plan.from_json(FilePath(file).read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
+        return with_notes(read.extend(target, _recipe(self.recipe)), self.target_config)
 
     def _target(self) -> Shape:
         target = _shape("target", self.target, self.target_config)

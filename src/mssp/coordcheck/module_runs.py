@@ -15,7 +15,7 @@ from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Numbers, Series
 from mssp.description import Claims, described_parameters
 from mssp.measure.magnitudes import Pool, rms
-from mssp.measure.modules import Described, Entries, ModuleProbe
+from mssp.measure.modules import Described, Entries, ModuleProbe, own_loss
 from mssp.measure.moe_layers import moe_layers
 from mssp.planning import Plan
 from mssp.regime import infer
@@ -59,7 +59,7 @@ def check(
         plan: of one of the shapes, or of a base: it is extended to each of them.
         seeds: models of each shape, that differ by their initial weights.
         loss: from a model and a batch to its mean loss. By default a batch is (inputs, targets), and the loss is the
-            cross-entropy of the model's outputs (or their ``.logits``).
+            cross-entropy of the model's outputs (or their ``.logits``); of a mapping, it is what the model returns.
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
         initialize: from model, plan and seed; :func:`mssp.initialize` by default.
         optimizer: from model and plan; the plan's groups and optimizer by default.
@@ -96,7 +96,12 @@ def check(
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
-    """The mean over all tokens of a batch (inputs, targets)."""
+    """The mean over all tokens of a batch (inputs, targets); of a mapping, the loss that the model itself returns."""
+    if isinstance(batch, Mapping):
+        own = own_loss(model, batch)
+        if own is None:
+            raise ValueError("the model returns no loss for a batch that is a mapping: put labels in it, or pass loss")
+        return own
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise ValueError(f"a batch is (inputs, targets), got {type(batch).__name__}: for others, pass loss")
     inputs, targets = batch

@@ -147,8 +147,10 @@ def moe_layers(model: nn.Module) -> Iterator[MoELayer]:
     for module in model.modules():
         if isinstance(module, MoE):
             yield OwnLayer(module)
-    with contextlib.suppress(ValueError):  # experts or routers of a kind that is not understood
-        yield from [StackedLayer(moe) for moe in fused_experts.moe_layers(model)]
+    for path, module in model.named_modules():
+        if fused_experts.is_fused(module):
+            with contextlib.suppress(ValueError):  # experts or routers of a kind that is not understood
+                yield StackedLayer(fused_experts.moe_layer(model, path))
 
 
 def merged(routings: list[Routing]) -> Routing:

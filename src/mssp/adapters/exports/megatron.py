@@ -4,6 +4,7 @@ Read in megatron-core 0.16.1. All keys that match a parameter are merged, and th
 beyond the scheduler's land in the optimizer's groups, so that eps is a group's own there. Checkpoints tell groups apart
 by ``wd_mult`` and ``lr_mult`` alone: groups that share both come back with each other's numbers, so each gets a
 ``lr_mult`` of its own, which nothing else reads. ``init_method`` sees a tensor without a name; ``initialize`` does.
+Queries, keys and values are one matrix, which under SGD, where output sides count, takes the queries' rate.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ def write(plan: Plan, sizes: Sizes) -> str:
         "aggregation factor: moe_router_topk_scaling_factor stays as tuned, times "
         f"{text.literal(plan.aggregation_mult)}.",
     ]
+    if plan.optimizer == "sgd":
+        by_hand.append(text.fused("linear_qkv"))
     if plan.roles["expert_in"].tied:
         by_hand.append(
             "Experts start equal here, and gates that sum to one give the router no gradient until they differ, which "
@@ -109,7 +112,7 @@ def write(plan: Plan, sizes: Sizes) -> str:
         _IMPORTS,
         *text.sizes_of_plan(plan),
         f"EXPERT_WIDTH = {plan.target.expert_width}",
-        f"RESIDUAL = {residual}  # relative to the base: L^-1",
+        f"RESIDUAL = {residual}  # {text.factor(plan, 'residual')}",
         "",
         "GROUPS = [",
         *(line for number, group in enumerate(gathered) for line in _group(plan, group, number)),

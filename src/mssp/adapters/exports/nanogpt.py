@@ -2,6 +2,7 @@
 
 The names are nanoGPT's (``transformer.h.0.attn.c_attn.weight``), and for experts those of nanoMoE, which stacks them
 with their inputs first: ``mlp.router``, ``mlp.experts.c_fc`` [experts, width, hidden], ``mlp.experts.c_proj``.
+Queries, keys and values are one matrix, which under SGD, where output sides count, takes the queries' rate.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def write(plan: Plan, sizes: Sizes) -> str:
         "gates sum to one; or, without touching the model, install_multipliers(model, gates_sum_to_one=...).",
         "The readout's own weight: drop the line that makes lm_head.weight the embedding's. No bias in ln_f.",
     ]
+    if plan.optimizer == "sgd":
+        by_hand.append(text.fused("c_attn"))
     if plan.grad_scale:
         by_hand.append("scale_gradients(optimizer) once: gradients are scaled where the plan would scale eps.")
     residual = text.literal(plan.multiplier("residual", relative=True))
@@ -72,9 +75,9 @@ def write(plan: Plan, sizes: Sizes) -> str:
         _IMPORTS,
         f"LEARNING_RATE = {text.literal(plan.lr)}",
         *text.sizes_of_plan(plan),
-        f"AGGREGATION = {aggregation}  # relative to the base: K^-1, for gates that do not sum to one",
+        f"AGGREGATION = {aggregation}  # {text.factor(plan, 'aggregation')}, for gates that do not sum to one",
         f"AGGREGATION_OF_SUMMING_GATES = {text.literal(plan.aggregation_mult)}",
-        f"RESIDUAL = {residual}  # relative to the base: L^-1",
+        f"RESIDUAL = {residual}  # {text.factor(plan, 'residual')}",
         f"ZERO_ROUTER = {zero_router}  # with top-K it needs noise, or a random bias, to choose by",
         "",
         "GROUPS = [",
@@ -84,7 +87,9 @@ def write(plan: Plan, sizes: Sizes) -> str:
         *text.table(plan, planned, [f'"{row.parameter.pattern}"' for row in planned]),
         "",
         "",
-        _CODE.replace("@OPTIMIZER@", _CLASSES[plan.optimizer]).replace("@FIND@", text.FIND),
+        _CODE.replace("@OPTIMIZER@", _CLASSES[plan.optimizer])
+        .replace("@FIND@", text.FIND)
+        .replace("@CLEAN@", text.CLEAN),
         *([_SCALE_GRADIENTS] if plan.grad_scale else []),
     ]
     return "\n".join(lines)
@@ -170,8 +175,7 @@ def install_multipliers(model, gates_sum_to_one):
 @FIND@
 
 
-def _clean(name):
-    return name.removeprefix("module.").replace("_orig_mod.", "")
+@CLEAN@
 
 
 def _matches(pattern, name):

@@ -1,10 +1,11 @@
 """OLMo-core: ``OptimGroupOverride`` by glob, and initial values written over ``init_weights``.
 
 Read in ai2-olmo-core 3.0.0, for the blocks ``moe`` and ``moe_reordered_norm`` and their hybrids, with dense ones
-between. A parameter that two overrides match would be trained twice, and a glob that matches nothing is an error:
-the exported function names only what the model has. Router and expert weights are flattened there, so that no shape
-tells their input side. A shared expert is averaged with the routed ones by 1 / (K + 1) and K / (K + 1); as K grows that
-silences it, and two factors put it back to where it was at the base.
+between. A parameter that two overrides match would be trained twice, a glob that matches nothing is an error, and a
+parameter that none matches gets the optimizer's defaults without a word. Names are matched with what wrappers put into
+them. So the exported function names all that the model has, as it has it, and nothing else. Router and expert weights
+are flattened there, so that no shape tells their input side. A shared expert is averaged with the routed ones by
+1 / (K + 1) and K / (K + 1); as K grows that silences it, and two factors put it back to where it was at the base.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ VOCABULARY = [
     Parameter("blocks.*.feed_forward_norm.weight", "norm", "width"),
     Parameter("blocks.*.feed_forward_moe_norm.weight", "norm", "width"),
     Parameter("blocks.*.attention.w_q.weight", "hidden", "attention_width width", fan_out="attention_width"),
-    Parameter("blocks.*.attention.w_k.weight", "hidden", "any width", fan_out="kv_width"),
-    Parameter("blocks.*.attention.w_v.weight", "hidden", "any width", fan_out="kv_width"),
+    # Fewer key heads are another output side, which counts under SGD alone: OLMo-core does not offer it.
+    Parameter("blocks.*.attention.w_k.weight", "hidden", "any width"),
+    Parameter("blocks.*.attention.w_v.weight", "hidden", "any width"),
     Parameter("blocks.*.attention.w_out.weight", "hidden", "width attention_width", fan_in="attention_width"),
     Parameter("blocks.*.attention.w_?.bias", "bias", "any"),
     Parameter("blocks.*.attention.w_out.bias", "bias", "width"),
@@ -70,8 +72,9 @@ def write(plan: Plan, sizes: Sizes, qk_norm: str = "full") -> str:
     config = "AdamWConfig" if plan.optimizer == "adamw" else "AdamConfig"
     by_hand = [
         f"{config}(lr={text.literal(plan.lr)}, group_overrides=group_overrides(model)) as the train module's optim, "
-        "where model is built for its names only (init_device='meta' will do). Schedulers scale every group's "
-        "initial_lr, as they should.",
+        "where model is built for its names only (init_device='meta' will do) and wrapped as the one that trains: "
+        "activation checkpointing of selected modules changes names. Schedulers scale every group's initial_lr, as "
+        "they should.",
         "initialize(model) after model.init_weights(...), before the optimizer is built.",
         "install_multipliers(model) after that, before the model is compiled: the residual factor, "
         f"{residual}; the aggregation factor for sigmoid gates; and the two factors of a shared expert.",
@@ -94,7 +97,7 @@ def write(plan: Plan, sizes: Sizes, qk_norm: str = "full") -> str:
         *text.table(plan, planned, [f'"{row.parameter.pattern}"' for row in planned]),
         "",
         "",
-        _CODE.replace("@FIND@", text.FIND),
+        _CODE.replace("@FIND@", text.FIND).replace("@CLEAN@", text.CLEAN),
     ]
     return "\n".join(lines)
 
@@ -104,13 +107,14 @@ def _multipliers(plan: Plan, residual: str) -> list[str]:
     # At the base the host's own factors; without one, the paper's: a shared expert whole, the routed sum times K^-1.
     shared, routed = (1.0, 1.0) if plan.base is None else _averaged(plan.base.active)
     shared_now, routed_now = _averaged(now)
+    undoes = "undoes {}" if plan.base is None else "undoes how {} changed since the base"
     return [
         f"AGGREGATION = {text.literal(plan.multiplier('aggregation', relative=True))}"
-        "  # relative to the base: K^-1, for gates that do not sum to one",
+        f"  # {text.factor(plan, 'aggregation')}, for gates that do not sum to one",
         f"AGGREGATION_OF_SUMMING_GATES = {text.literal(plan.aggregation_mult)}",
-        f"SHARED = {text.literal(shared / shared_now)}  # undoes how 1 / (K + 1) changed since the base",
-        f"ROUTED_BESIDE_SHARED = {text.literal(routed / routed_now)}  # undoes how K / (K + 1) changed since the base",
-        f"RESIDUAL = {residual}  # relative to the base: L^-1",
+        f"SHARED = {text.literal(shared / shared_now)}  # {undoes.format('1 / (K + 1)')}",
+        f"ROUTED_BESIDE_SHARED = {text.literal(routed / routed_now)}  # {undoes.format('K / (K + 1)')}",
+        f"RESIDUAL = {residual}  # {text.factor(plan, 'residual')}",
     ]
 
 
@@ -146,15 +150,23 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 _CODE = '''
 def group_overrides(model):
-    """The overrides whose parameters this model has, as OLMo-core's strict matching wants them."""
-    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    for name, parameter in model.named_parameters():
+    """The overrides whose parameters this model has, as OLMo-core's strict matching wants them.
+
+    OLMo-core matches names with all that wrappers put into them: one that hides from its pattern so is named in full.
+    """
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, parameter in trained.items():
         _start(_clean(name), tuple(parameter.shape))
     used = []
     for group in GROUP_OVERRIDES:
-        patterns = [pattern for pattern in group.params if any(fnmatch(name, pattern) for name in names)]
-        if patterns:
-            used.append(OptimGroupOverride(params=patterns, opts=dict(group.opts)))
+        params = [
+            pattern if fnmatch(name, pattern) else name
+            for pattern in group.params
+            for name in trained
+            if fnmatch(_clean(name), pattern)
+        ]
+        if params:
+            used.append(OptimGroupOverride(params=list(dict.fromkeys(params)), opts=dict(group.opts)))
     return used
 
 
@@ -229,8 +241,7 @@ def install_multipliers(model):
 @FIND@
 
 
-def _clean(name):
-    return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
+@CLEAN@
 
 
 def _matches(pattern, name):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 # By the name of the flag, and in words.
 SIDES = {
     "attention_width": "query heads x head size, the input of attention's output projection",
-    "kv_width": "key heads x head size",
     "ffn_width": "the hidden units of dense FFN blocks",
     "shared_width": "the hidden units of shared experts, all together",
     "q_rank": "the low rank of queries in multi-head latent attention",

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mssp.adapters.exports.rows import Group, Row
 from mssp.adapters.exports.sizes import Sizes
 from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
-from mssp.rules import BIASES, GAINS
+from mssp.rules import BIASES, GAINS, REGIME_FREE
 
 if TYPE_CHECKING:
     from mssp.planning import Plan
@@ -52,6 +52,25 @@ def powers(plan: Plan, group: Group) -> dict[str, str]:
         "eps": plain(rule.eps),
         "weight_decay": "0 for gains and biases" if group.role in GAINS | BIASES else plain(1 / rule.lr),
     }
+
+
+def factor(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
+    """The Power behind a factor of the forward pass, and what it is relative to."""
+    power = {"aggregation": "K^-1", "residual": "L^-1"}[which]
+    if plan.scheme in REGIME_FREE:
+        power = f"1 in {SCHEME_NAMES[plan.scheme]}"
+    elif plan.base is not None:
+        power = f"relative to the base: {power}"
+    tuned = which == "aggregation" and plan.aggregation_mult != 1
+    return f"{power}, times the tuned {literal(plan.aggregation_mult)}" if tuned else power
+
+
+def fused(name: str) -> str:
+    """What is said of queries, keys and values in one matrix under SGD, where output sides count too."""
+    return (
+        f"{name} holds queries, keys and values in one matrix, and takes the learning rate that SGD has for queries, "
+        "also where keys and values have fewer heads."
+    )
 
 
 def label(group: Group) -> str:
@@ -171,4 +190,15 @@ def _draw(name, shape):
     """Standard normals that depend on the seed and the name alone, so that every rank draws the same."""
     key = hashlib.sha256(f"{SEED}/{name}".encode()).digest()
     return torch.randn(shape, generator=torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1))
+'''.strip("\n")
+
+# For hosts whose models may be wrapped by the time they are planned, and have no `module` of their own in front.
+CLEAN = '''
+def _clean(name):
+    """The name without what compile, checkpointing, FSDP and DDP put into it, whichever is outermost."""
+    for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module."):
+        name = name.replace(wrapper, "")
+    while name.startswith("module."):
+        name = name.removeprefix("module.")
+    return name
 '''.strip("\n")

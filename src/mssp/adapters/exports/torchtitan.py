@@ -27,8 +27,9 @@ VOCABULARY = [
     Parameter("layers.*.ffn_norm.weight", "norm", "width"),
     Parameter("layers.*.attention.qkv_linear.wqkv.weight", "hidden", "any width", fan_out="attention_width"),
     Parameter("layers.*.attention.qkv_linear.wq.weight", "hidden", "attention_width width", fan_out="attention_width"),
-    Parameter("layers.*.attention.qkv_linear.wk.weight", "hidden", "any width", fan_out="kv_width"),
-    Parameter("layers.*.attention.qkv_linear.wv.weight", "hidden", "any width", fan_out="kv_width"),
+    # Fewer key heads are another output side, which counts under SGD alone: torchtitan does not offer it.
+    Parameter("layers.*.attention.qkv_linear.wk.weight", "hidden", "any width"),
+    Parameter("layers.*.attention.qkv_linear.wv.weight", "hidden", "any width"),
     Parameter("layers.*.attention.wo.weight", "hidden", "width attention_width", fan_in="attention_width"),
     # Multi-head latent attention: with a rank for queries, or without.
     Parameter("layers.*.attention.wq.weight", "hidden", "any width", fan_out="attention_width"),
@@ -113,9 +114,9 @@ def write(plan: Plan, sizes: Sizes) -> str:
 def _multipliers(plan: Plan) -> list[str]:
     return [
         f"AGGREGATION = {text.literal(plan.multiplier('aggregation', relative=True))}"
-        "  # relative to the base: K^-1, for gates that do not sum to one",
+        f"  # {text.factor(plan, 'aggregation')}, for gates that do not sum to one",
         f"AGGREGATION_OF_SUMMING_GATES = {text.literal(plan.aggregation_mult)}",
-        f"RESIDUAL = {text.literal(plan.multiplier('residual', relative=True))}  # relative to the base: L^-1",
+        f"RESIDUAL = {text.literal(plan.multiplier('residual', relative=True))}  # {text.factor(plan, 'residual')}",
     ]
 
 
