@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import mssp
 from mssp.adapters.configs import on_meta
@@ -158,3 +158,20 @@ def test_norms_over_a_single_key_head_are_those_of_the_queries() -> None:
     mssp.hf.adapt(model)
     roles = {info.name.rpartition("self_attn.")[2]: info.role for info in mssp.describe(model)}
     assert (roles["q_norm.weight"], roles["k_norm.weight"]) == ("norm", "norm")
+
+
+def test_blocks_are_compared_with_the_base_s_own() -> None:
+    sizes = {
+        "hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 4,
+        "num_experts_per_tok": 2, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "v_head_dim": 16, "vocab_size": 64, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+    }  # fmt: skip
+    config = CONFIG_MAPPING["mimo_v2_flash"]  # whose later blocks have more key heads than the first
+    model = on_meta(config(**(sizes | {"num_key_value_heads": 4})))
+    mssp.hf.adapt(model, base=config(**sizes))
+    sides = {info.name: (info.base_fan_out, info.fan_out) for info in mssp.describe(model)}
+    found = [sides[f"model.layers.{block}.self_attn.k_proj.weight"] for block in range(3)]
+    assert found == [(32, 64), (64, 128), (64, 128)]
+    deeper = on_meta(config(**(sizes | {"num_hidden_layers": 5})))
+    with pytest.raises(ValueError, match=r"model\.layers\.3\.self_attn\.k_proj\.weight has no partner at the base"):
+        mssp.hf.adapt(deeper, base=config(**sizes))
