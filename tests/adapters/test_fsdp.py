@@ -123,6 +123,7 @@ def check_accelerate() -> None:
     reference = initialized(adapted(), chosen)
     expected = stepped(reference, optimizer_for(reference, chosen))
     model = initialized(adapted(), chosen)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # which accelerate would set itself, with a warning
     accelerator = Accelerator(cpu=True)
     accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["OlmoeDecoderLayer"]
