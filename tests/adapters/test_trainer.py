@@ -197,6 +197,21 @@ def test_arguments_without_effect_are_warned_of(tmp_path: Path, changes: dict[st
     assert len(caught) == 1
 
 
+def test_weights_that_are_not_the_plans_are_warned_of(tmp_path: Path) -> None:
+    model = model_of(config_of("olmoe", TARGET))
+    mssp.hf.adapt(model, config_of("olmoe", BASE), plan())  # and not initialized
+    message = r"\S+ starts with an RMS of 0\.0\d+, the plan says .*: call mssp.initialize\(model, plan\) first, unless"
+    with pytest.warns(PlanWarning, match=message) as caught:
+        trainer_for(tmp_path, plan(), model=model, max_steps=1).train()
+    assert len(caught) == 1
+
+
+def test_a_model_that_was_not_adapted_is_refused(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path, plan(), model=model_of(config_of("olmoe", TARGET)))
+    with pytest.raises(ValueError, match=r"does not say what its parameters are: call mssp\.hf\.adapt"):
+        trainer.train()
+
+
 def test_arguments_that_agree_are_not(tmp_path: Path) -> None:
     """Warnings are errors here."""
     chosen = plan(recipe=mssp.Recipe(betas=(0.8, 0.95)))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
@@ -26,14 +27,17 @@ from mssp.adapters.reading_back import Samples, differing, read_again, samples_o
 from mssp.adapters.transformers import unwrapped
 from mssp.apply import check_schedule, optimizer_for, same_values, verify
 from mssp.data.whole_files import replacing
-from mssp.description import DescribesItself
+from mssp.description import DescribesItself, described_parameters
 from mssp.planning import Plan
+from mssp.rules import BIASES, GAINS
 from mssp.settings import PlanWarning
 
 PLAN_FILE = "plan.json"
 # What a group has from its plan and keeps for good; a schedule moves ``lr`` alone.
 _OF_THE_PLAN = ("initial_lr", "lr_scale", "lr_mult", "eps", "grad_scale", "weight_decay", "betas")
 _ADAMS_BETAS = (0.9, 0.999)  # torch's and the Trainer's, where a plan's recipe says nothing
+# Of that many random entries the RMS is well within a tenth of their standard deviation.
+_ENOUGH_ENTRIES, _TOLERANCE = 2000, 0.1
 # May change when training goes on: more steps, another batch. (Betas are looked at in the groups.)
 _RECIPES = ("recipe.", "tuned_with.")
 
@@ -129,6 +133,8 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
         verify(self._model, optimizer, self.plan)
         if state.global_step:
             self._hold_to_checkpoint(self._model, args, state, kept)
+        else:
+            self._warn_of_other_weights(self._model)
         self._warn_of_ignored(args)
 
     def on_optimizer_step(
@@ -197,6 +203,23 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
                 f"{lost[0]} is not what it was in the checkpoint, from which the Trainer did not read it: build the "
                 "model by from_pretrained of the checkpoint's folder, adapt it, and resume then"
             )
+
+    def _warn_of_other_weights(self, model: nn.Module) -> None:
+        """Of a large matrix that does not start as planned: the model's own start, or a trained model."""
+        described = described_parameters(model)
+        planned = self.plan.resolve(info for info, _ in described)
+        for info, parameter in described:
+            std, drawn = planned[info.name].init_std, parameter.numel() // (info.experts or 1)
+            if info.role in GAINS | BIASES or drawn < _ENOUGH_ENTRIES or isinstance(parameter, DTensor):
+                continue
+            found = float(parameter.detach().float().square().mean().sqrt())
+            if abs(found - std) > _TOLERANCE * std:
+                message = (
+                    f"{info.name} starts with an RMS of {found:.4g}, the plan says {std:.4g}: call "
+                    "mssp.initialize(model, plan) first, unless this model has been trained before"
+                )
+                warnings.warn(message, PlanWarning, stacklevel=2)
+                return
 
     def _warn_of_ignored(self, args: TrainingArguments) -> None:
         """Settings of the Trainer that the plan's optimizer replaces, where somebody meant something by them."""
