@@ -75,7 +75,7 @@ ORDER_WITHIN = {
         "replica", "kernels", "optimizers", "program", "mlp", "module", "metrics", "lockstep", "watching", "memory",
         "training",
     ],
-    "theory": ["propagation", "scaling", "expected", "simulation"],
+    "theory": ["propagation", "scaling", "shares", "expected", "simulation"],
     "coordcheck": ["series", "fit", "judgement", "causes", "result", "text", "numerics", "mlp_runs", "module_runs"],
     "sweep": [
         "owner", "database", "store", "export", "trial", "transfer", "learning_rates", "transfer_text", "execution",

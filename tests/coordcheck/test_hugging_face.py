@@ -6,60 +6,19 @@ import math
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 import mssp
 from mssp.coordcheck.result import Check
-from mssp.data.text import python_source
 
 transformers = pytest.importorskip("transformers")
 
-VOCABULARY, LENGTH, STEPS = 128, 32, 4
-LR = 1e-3
+from bench_hugging_face import as_it_comes, config, one_rate, windows  # noqa: E402 # which imports transformers
+
+STEPS, LR = 4, 1e-3
 WIDTHS = (64, 128, 256)
 # Tied experts under gates that sum to one: said of every such model, and meant here.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:experts start equal:mssp.PlanWarning")]
-
-
-def config(family: str, regime: str, width: int) -> Any:
-    """A model whose heads, experts and expert widths grow as the regime says."""
-    experts, expert_width = {"II": (width // 8, 16), "III": (width // 16, width // 2)}[regime]
-    sizes = {
-        "hidden_size": width,
-        "num_hidden_layers": 2,
-        "num_attention_heads": width // 16,
-        "num_key_value_heads": width // 32,
-        "vocab_size": VOCABULARY,
-        "num_experts_per_tok": experts // 2,
-        "max_position_embeddings": LENGTH,
-    }
-    if family == "mixtral":
-        return transformers.MixtralConfig(**sizes, num_local_experts=experts, intermediate_size=expert_width)
-    if family == "olmoe":
-        return transformers.OlmoeConfig(**sizes, num_experts=experts, intermediate_size=expert_width)
-    sizes |= {"num_experts": experts, "moe_intermediate_size": expert_width, "head_dim": 16, "norm_topk_prob": True}
-    return transformers.Qwen3MoeConfig(**sizes)
-
-
-def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    windows = python_source().windows("train", seed=0, batch=4, length=LENGTH, steps=STEPS)
-    tokens = [torch.tensor(window).long() % VOCABULARY for window in windows]
-    return [(each[:, :-1], each[:, 1:]) for each in tokens]
-
-
-def as_it_comes(model: nn.Module, plan: mssp.Plan, seed: int) -> None:
-    """The library's own start: N(0, 0.02), gains 1."""
-    torch.manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        if "norm" in name:
-            nn.init.ones_(parameter)
-        else:
-            nn.init.normal_(parameter, std=0.02)
-
-
-def one_learning_rate(model: nn.Module, plan: mssp.Plan) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
 
 
 def checked(
@@ -76,7 +35,8 @@ def checked(
         return model
 
     plan = mssp.plan(shapes[0], shapes[0], regime=regime, lr=LR)
-    return mssp.check(build, shapes, batches(), plan, **{"seeds": 4, **how})
+    batches = [(window[:, :-1], window[:, 1:]) for window in windows(STEPS, seed=0, batch=4)]
+    return mssp.check(build, shapes, batches, plan, **{"seeds": 4, **how})
 
 
 @pytest.mark.parametrize("family", ["olmoe", "mixtral", "qwen3_moe"])
@@ -97,7 +57,7 @@ def test_with_a_plan_it_passes(family: str, regime: str) -> None:
 
 @pytest.mark.parametrize("family", ["olmoe", "mixtral", "qwen3_moe"])
 def test_as_it_comes_it_fails_with_reasons(family: str) -> None:
-    found = checked(family, "II", initialize=as_it_comes, optimizer=one_learning_rate)
+    found = checked(family, "II", initialize=as_it_comes, optimizer=one_rate(LR))
     assert not found.passed
     assert not found.stable
     told = str(found)

@@ -193,12 +193,12 @@ def _wanted(name: str, theory: Theory) -> Exponent | None:
         return None
     if name.startswith("faithfulness/"):
         below = slack(name.replace("faithfulness", "gradient"))
-        return Exponent(below, below)  # eps is above a gradient that is below its order
+        return theory.raised(name, Exponent(below, below))  # eps is above a gradient that is below its order
     power = stable_exponent(name, regime, depth=theory.depth)
     if power is None:
         return None
     free = regime == "II" and name in _FREE_IN_II and not theory.depth
-    return Exponent(power, Fraction(1, 2) if free else slack(name))
+    return theory.raised(name, Exponent(power, Fraction(1, 2) if free else slack(name)))
 
 
 def _exponent(sizes: Sequence[int], values: Numbers) -> Estimate | None:

@@ -13,8 +13,11 @@ from mssp.rules import REGIME_FREE
 from mssp.statistics import Estimate
 from mssp.theory.propagation import Exponent, slack, tabulated
 from mssp.theory.scaling import Implied, case_of
+from mssp.theory.shares import rise
 
 Simulated = Mapping[str, Sequence[Estimate | None]]
+
+_ROUTERS_WAY_BACK = ("backward/propagating/router", "backward/effective/router", "gradient/router")
 
 # What the simulation is asked for: the terms that the paper's tables hold.
 _SIMULATED = (
@@ -59,6 +62,7 @@ class Theory:
         self.depth = _only_depth_grows(plans)
         self._implied, self._simulated = Implied(plans, equal_shares=equal_shares), simulated or {}
         self._own_sides = frozenset(own_sides)
+        self._rise = rise(plans) if equal_shares and not self.depth else Fraction(0)
         # Decay moves weights that no gradient reaches, and a loss of the router's reaches them past a zero readout:
         # what would be exactly zero is not.
         self._never_zero = self.plan.weight_decay != 0 or bypassed
@@ -67,15 +71,29 @@ class Theory:
         """After so many updates; None where nobody says anything."""
         found = tabulated(name, step, case_of(self.plan), depth=self.depth)
         if found is not None:
-            return None if found.power is None and self._never_zero else Prediction(found, "paper")
+            return self._unless_zero(name, found, "paper")
         if name.partition("/")[2] in self._own_sides:
             return None
         implied = self._implied.exponent(name, step)
         if implied is not None:
-            return None if implied.power is None and self._never_zero else Prediction(implied, "rules")
+            return self._unless_zero(name, implied, "rules")
         if name.startswith(_SIMULATED) and step < len(self._simulated.get(name, ())):
             return self._from_simulation(name, self._simulated[name][step], step)
         return None
+
+    def _unless_zero(self, name: str, exponent: Exponent, source: str) -> Prediction | None:
+        vanishes = exponent.power is None
+        return None if vanishes and self._never_zero else Prediction(self.raised(name, exponent), source)
+
+    def raised(self, name: str, exponent: Exponent) -> Exponent:
+        """With the room that a finite number of experts needs under gates that sum to one."""
+        if exponent.power is None or not self._rise:
+            return exponent
+        if name == "faithfulness/router":  # eps over a gradient that falls less
+            return Exponent(exponent.power, exponent.slack + self._rise)
+        if name.startswith("backward/router-") or name in _ROUTERS_WAY_BACK:
+            return Exponent(exponent.power + self._rise, exponent.slack + self._rise)
+        return exponent
 
     def _from_simulation(self, name: str, estimate: Estimate | None, step: int) -> Prediction | None:
         # From the second update on, how far a model has come matters, and a scalar linear one comes no further than its
