@@ -199,6 +199,16 @@ def _groups_by_parameter(optimizer: Optimizer, names: dict[int, str]) -> dict[in
     return held
 
 
+def inner_optimizer(optimizer: Any) -> Optimizer:
+    """The optimizer that makes the steps: Accelerate's is a shell around it, without hooks of its own."""
+    inner = optimizer
+    while isinstance(getattr(inner, "optimizer", None), torch.optim.Optimizer):
+        inner = inner.optimizer
+    if not isinstance(inner, torch.optim.Optimizer):
+        raise ValueError(f"optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
+    return inner
+
+
 def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
     """The factor by which a schedule scales all learning rates right now; raises unless it is the same for all."""
     factors: list[float] = []

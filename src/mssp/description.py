@@ -105,13 +105,13 @@ def name_cleaner(model: nn.Module) -> Callable[[str], str]:
     >>> name_cleaner(wrapped)("module._orig_mod.weight")
     'weight'
     """
-    split = [_unwrapped(name) for name, _ in model.named_parameters(remove_duplicate=False)]
+    split = [_without_wrappers(name) for name, _ in model.named_parameters(remove_duplicate=False)]
     in_front = 0
     while split and all(len(parts) > in_front + 1 and parts[in_front] == _IN_FRONT for parts in split):
         in_front += 1
 
     def clean(name: str) -> str:
-        parts = _unwrapped(name)
+        parts = _without_wrappers(name)
         for _ in range(in_front):
             parts = parts[1:] if len(parts) > 1 and parts[0] == _IN_FRONT else parts
         return ".".join(parts)
@@ -119,7 +119,15 @@ def name_cleaner(model: nn.Module) -> Callable[[str], str]:
     return clean
 
 
-def _unwrapped(name: str) -> list[str]:
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model itself: DDP waits in vain for the gradients of a probe, and compiled code runs past hooks."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
+    return model if inner is model else unwrapped(inner)
+
+
+def _without_wrappers(name: str) -> list[str]:
     return [part for part in name.split(".") if part not in _WRAPPERS]
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,10 +26,9 @@ def test_the_hand_written_loop_carries_its_hyperparameters(capsys: pytest.Captur
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("example", "package"), HOSTS.items())
-def test_the_others_run(example: str, package: str) -> None:
-    if find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+@pytest.mark.skipif(sys.platform != "linux", reason="the frameworks are made for Linux")
+@pytest.mark.parametrize("example", HOSTS)
+def test_the_others_run(example: str) -> None:
     run = running(example)
     # Width 32 to 64 from lr 4e-3 and weight decay 0.1: hidden matrices get half of one and twice the other.
     assert "lr 0.002, eps 2.5e-09, weight decay 0.2" in run.stdout, run.stderr

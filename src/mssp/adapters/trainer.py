@@ -24,10 +24,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from mssp import plan_json
 from mssp.adapters.reading_back import Samples, differing, read_again, samples_of
-from mssp.adapters.transformers import unwrapped
-from mssp.apply import check_schedule, optimizer_for, same_values, verify
+from mssp.apply import check_schedule, inner_optimizer, optimizer_for, same_values, verify
 from mssp.data.whole_files import replacing
-from mssp.description import DescribesItself, described_parameters
+from mssp.description import DescribesItself, described_parameters, unwrapped
 from mssp.planning import Plan
 from mssp.rules import BIASES, GAINS
 from mssp.settings import PlanWarning
@@ -122,7 +121,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         kept = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
-        optimizer = _inner(kwargs["optimizer"])
+        optimizer = inner_optimizer(kwargs["optimizer"])
         self._refuse_another_plan(kept)
         if any("lr_scale" not in group for group in optimizer.param_groups):
             raise ValueError(
@@ -153,7 +152,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
     ) -> None:
         if kwargs.get("optimizer") is None:  # an evaluation before any training
             return
-        check_schedule(_inner(kwargs["optimizer"]), self.plan)
+        check_schedule(inner_optimizer(kwargs["optimizer"]), self.plan)
         if logs is not None and "learning_rate" in logs:  # the Trainer's own, which is the first group's
             logs.update(self._rates)
             state.log_history[-1].update(self._rates)
@@ -248,11 +247,3 @@ def _warn_of_argument(name: str, given: object, by_plan: object) -> None:
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-
-
-def _inner(optimizer: Any) -> Optimizer:
-    """The optimizer that steps, inside what accelerate puts around it."""
-    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = optimizer.optimizer
-    found: Optimizer = optimizer
-    return found

@@ -24,6 +24,7 @@ from mssp.adapters.fused_experts import MoE, moe_layers, numbered_layers
 from mssp.adapters.model_factors import LOGITS, factors_for
 from mssp.adapters.parameters import called, infos_of
 from mssp.adapters.probing import GATE_KINDS
+from mssp.description import unwrapped
 from mssp.model_config import entries_of, read_config
 from mssp.param_info import ParamInfo
 from mssp.planning import Plan
@@ -165,15 +166,6 @@ class _Keeper:
 def _tied(model: nn.Module) -> bool:
     """Whether the readout is the embedding."""
     return any(by_plan is LOGITS for _, by_plan in factors_for(model, {}))
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside what DDP and ``torch.compile`` put around it."""
-    for name in ("_orig_mod", "module"):
-        inner = getattr(model, name, None)
-        if isinstance(inner, nn.Module) and not hasattr(model, "config"):
-            return unwrapped(inner)
-    return getattr(model, "_orig_mod", model)
 
 
 def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
-from mssp.description import Claims, described_parameters
+from mssp.description import Claims, described_parameters, unwrapped
 from mssp.measure.experts import distance_between_experts, moe_sizes
 from mssp.measure.linear_maps import Layer, layer_sizes
 from mssp.measure.magnitudes import Pool, Sizes, rms
@@ -72,7 +71,7 @@ class ModuleProbe:
     """
 
     def __init__(self, model: nn.Module, batch: Any, loss: Loss | None = None, claims: Claims | None = None) -> None:
-        self._model, self._batch, self._loss = _unwrapped(model), batch, loss or own_loss
+        self._model, self._batch, self._loss = unwrapped(model), batch, loss or own_loss
         self._described = described_parameters(model, claims)
         check_whole(self._described)
         self._moes = list(moe_layers(self._model))
@@ -298,12 +297,6 @@ class _Gradients:
     parameters: Mapping[Tensor, Tensor | None]
     backs: Mapping[nn.Module, Tensor]
     parts: Mapping[nn.Module, Mapping[str, Tensor]]
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The model itself: DDP waits in vain for the gradients of a probe, and compiled code runs past hooks."""
-    inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
-    return model if inner is model else _unwrapped(inner)
 
 
 def _owned(model: nn.Module, described: Described) -> Iterator[tuple[ParamInfo, nn.Module]]:

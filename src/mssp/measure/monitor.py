@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
+from mssp.apply import inner_optimizer
 from mssp.description import Claims, described_parameters
 from mssp.measure.magnitudes import Sizes
 from mssp.measure.modules import Call, Described, Entries, Loss, ModuleProbe, check_whole
@@ -75,7 +76,16 @@ def monitor(
     if loss is not None and probe is None:
         raise ValueError("a loss is taken on a probe batch: pass probe too")
     writing = writers(to) if _first_process() else []
-    return Monitor(model, plan, _inner(optimizer), positive_int("every", every), writing, probe, loss, claims)
+    return Monitor(
+        model,
+        plan,
+        None if optimizer is None else inner_optimizer(optimizer),
+        positive_int("every", every),
+        writing,
+        probe,
+        loss,
+        claims,
+    )
 
 
 class Monitor:
@@ -227,14 +237,6 @@ def _gradient_sizes(described: Described, optimizer: Optimizer) -> Sizes:
     sizes = {f"gradient/{role}": size for role, size in gradients.sizes().items()}
     ratios = {role: size / sizes[f"gradient/{role}"] for role, size in eps.sizes().items() if role not in without}
     return sizes | {f"faithfulness/{role}": ratio for role, ratio in ratios.items()}
-
-
-def _inner(optimizer: Optimizer | None) -> Optimizer | None:
-    """The optimizer that makes the steps: Accelerate's is a shell around it, without hooks of its own."""
-    inner = getattr(optimizer, "optimizer", optimizer)
-    if inner is not None and not isinstance(inner, Optimizer):
-        raise ValueError(f"optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
-    return inner
 
 
 def _first_process() -> bool:
