@@ -18,7 +18,7 @@ PACKAGE = Path(mssp.__file__).parent
 ORDER = [
     "model_config", "shape", "power", "rules", "regime", "settings", "fans", "plan_json", "plan_text", "values",
     "planning", "reasons", "explain", "families", "tuned", "statistics", "param_info", "description", "draws",
-    "initial", "apply", "nn", "data", "adapters", "hf", "measure", "replicas", "theory", "sweep", "coordcheck",
+    "initial", "apply", "nn", "data", "adapters", "hf", "measure", "replicas", "theory", "dmft", "sweep", "coordcheck",
     "report", "cli", "__main__",
 ]  # fmt: skip
 
@@ -74,6 +74,11 @@ ORDER_WITHIN = {
     "replicas": [
         "replica", "kernels", "optimizers", "program", "mlp", "module", "metrics", "lockstep", "watching", "memory",
         "training",
+    ],
+    "dmft": [
+        "experiment", "constants", "kernels", "processes", "fields", "pointwise", "gates", "run", "experts", "features",
+        "readout", "regime_one", "regime_two", "regime_three", "observables", "solver", "solution", "finite",
+        "comparison", "examples", "text",
     ],
     "theory": ["propagation", "scaling", "shares", "expected", "simulation"],
     "coordcheck": ["series", "fit", "judgement", "causes", "result", "text", "numerics", "mlp_runs", "module_runs"],

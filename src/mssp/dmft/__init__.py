@@ -1,0 +1,13 @@
+"""The limits of MoEs of infinite size, solved by dynamical mean-field theory (docs/dmft.md).
+
+experiment = Experiment(plan, inputs, targets, steps)     what is trained: the family of a plan
+solution = solve(experiment)                              its limit: outputs, kernels, router, with errors
+comparison = compare(solution, widths=[64, 128, 256])     finite networks of that plan beside it
+"""
+
+from mssp.dmft.comparison import Comparison, compare
+from mssp.dmft.examples import example
+from mssp.dmft.experiment import Experiment
+from mssp.dmft.solution import Solution, solve
+
+__all__ = ["Comparison", "Experiment", "Solution", "compare", "example", "solve"]

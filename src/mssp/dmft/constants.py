@@ -1,0 +1,120 @@
+"""The constants of a limit, read off the plan whose limit it is.
+
+Every initial variance and learning rate of a plan is a number of order one times a power of the sizes, if the plan has
+a limit at all. ``SCALES`` are those powers (the paper's App. on DMFT, with ``docs/dmft.md``); what is left of the
+plan's own numbers at one size and at a larger one must be the same, or vanish, and that is the constant.
+
+muP and MSSP in Regime II differ in one of them: under muP the initial experts' outputs average out, and what is left
+of their variance vanishes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mssp.dmft.experiment import Experiment
+from mssp.nn.multipliers import planned_aggregation
+from mssp.planning import Plan
+from mssp.power import Power
+
+N, N_e, M, D = Power(N=1), Power(N_e=1), Power(M=1), Power(D=1)
+one = Power()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The powers of a role's initial variance and learning rate that have a limit, in Regimes I, II and III."""
+
+    variance: tuple[Power, Power, Power]
+    lr: tuple[Power, Power, Power]
+
+
+SCALES = {
+    "embedding": Scale(variance=(1 / D, 1 / D, 1 / D), lr=(N / D, N / D, N / D)),
+    "router": Scale(variance=(N**-2, 1 / N, 1 / N), lr=(M / N, M / N, M / N)),
+    "expert_in": Scale(variance=(1 / N, 1 / N, 1 / N), lr=(M, M / N, M)),
+    "expert_out": Scale(variance=(1 / N_e, M / N_e, 1 / N_e), lr=(M, M * N, M)),
+    "readout": Scale(variance=(N**-2, N**-2, N**-2), lr=(1 / N, 1 / N, 1 / N)),
+}
+_LARGER = 4  # times as wide: far enough to tell what vanishes from what stays
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the single-site equations need to know.
+
+    Args:
+        variance: σ² by role: of initial weights, over their scale. Zero where it vanishes in the limit.
+        rate: η c by role: learning rates over their scale. What a plan does to the sum over experts is in expert_out's.
+        tied: whether all experts start as one.
+        experts_per_width: κ = M/N, which stays in Regimes II and III.
+        expert_width_ratio: ι = N_e/N, which stays in Regimes I and III.
+        experts: M, which stays in Regime I.
+        expert_width: N_e, which stays in Regime II.
+    """
+
+    variance: dict[str, float]
+    rate: dict[str, float]
+    tied: bool
+    experts_per_width: float
+    expert_width_ratio: float
+    experts: int
+    expert_width: int
+
+
+def constants(experiment: Experiment) -> Constants:
+    """The constants of an experiment's limit.
+
+    >>> import mssp, numpy as np
+    >>> small = mssp.Shape(width=64, expert_width=4, experts=32, active=32, depth=1, inputs=1)
+    >>> for scheme in ("mssp", "mup"):
+    ...     planned = mssp.plan(small, scheme=scheme, regime="II", optimizer="sgd", lr=0.5)
+    ...     of = constants(Experiment(planned, inputs=np.ones((1, 1)), targets=np.ones(1), steps=2))
+    ...     print(scheme, round(of.variance["expert_out"], 6), of.rate["expert_out"])
+    mssp 1.0 0.5
+    mup 0.0 0.5
+    """
+    shape = experiment.plan.target
+    small, large = experiment.plan, experiment.member(_LARGER * shape.width)
+    found = [_over_scales(plan, experiment.config(plan.target.width).gate_kind) for plan in (small, large)]
+    limits = {what: _limit(what, value, found[1][what], experiment.plan) for what, value in found[0].items()}
+    tied = {small.roles[role].tied for role in ("expert_in", "expert_out")}
+    if len(tied) > 1:
+        raise ValueError(f"scheme {small.scheme!r} ties one side of the experts only: that has no solver")
+    return Constants(
+        variance={role: limits[role, "initial variance"] for role in SCALES},
+        rate={role: limits[role, "learning rate"] for role in SCALES},
+        tied=tied.pop(),
+        experts_per_width=shape.experts / shape.width,
+        expert_width_ratio=shape.expert_width / shape.width,
+        experts=shape.experts,
+        expert_width=shape.expert_width,
+    )
+
+
+def _over_scales(plan: Plan, gate_kind: str) -> dict[tuple[str, str], float]:
+    """The plan's numbers of one size, each over its scale."""
+    column = ("I", "II", "III").index(plan.regime or "")
+    # The equations average over experts: what the plan does beyond that is a factor on what the experts put out.
+    average = planned_aggregation(gate_kind, plan) * (plan.target.experts if gate_kind == "sigmoid" else 1)
+    found = {}
+    for role, scale in SCALES.items():
+        values, factor = plan.roles[role], average**2 if role == "expert_out" else 1.0
+        dims = plan.target.dims
+        found[role, "initial variance"] = factor * values.init_std**2 / scale.variance[column].value(dims)
+        found[role, "learning rate"] = factor * values.lr / scale.lr[column].value(dims)
+    return found
+
+
+def _limit(what: tuple[str, str], small: float, large: float, plan: Plan) -> float:
+    if not small or math.isclose(small, large, rel_tol=1e-9):
+        return small
+    if large < small:
+        return 0.0
+    role, which = what
+    exponent = math.log(large / small) / math.log(_LARGER)
+    raise ValueError(
+        f"scheme {plan.scheme!r} has no limit in regime {plan.regime}: "
+        f"the {which} of {role} grows as N^{exponent:.2g} over the scale that has one"
+    )

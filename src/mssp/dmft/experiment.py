@@ -1,0 +1,132 @@
+"""What is trained: a family of MLP MoEs of all widths, a few inputs, full-batch gradient descent.
+
+The family is a plan. Its shape fixes what stays the same while the model grows (the ratios M/N and N_e/N, or M, or N_e,
+by the regime), its tuned values fix the constants: the limit that is solved is the limit of that plan.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from mssp.nn.activations import activation
+from mssp.nn.mlp import MLPConfig
+from mssp.nn.router import check_gate
+from mssp.planning import Plan
+from mssp.settings import PlanWarning
+from mssp.shape import Shape, positive_int
+
+Array = npt.NDArray[np.float64]
+# Their second derivative is a point mass, which neither samples nor their tangents see.
+_KINKED = ("relu",)
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Full-batch gradient descent on half the mean squared error.
+
+    >>> import mssp
+    >>> small = mssp.plan(mssp.Shape(64, 4, 32, 32, 1, 8), regime="II", optimizer="sgd", lr=0.5)
+    >>> experiment = Experiment(small, inputs=np.eye(8)[:2] * 8**0.5, targets=np.array([1.0, -1.0]), steps=3)
+    >>> experiment.member(256).target
+    Shape(N=256, N_e=4, M=128, K=128, L=1, D=8)
+
+    Args:
+        plan: for SGD, of one member of the family, without a base; the others have its values and other sizes.
+        inputs: [P, D]; the theory knows them by their overlaps x·x'/D.
+        targets: [P], one number for each input.
+        test_inputs: [P', D], which nothing is trained on; they come after the inputs in everything that is found.
+    """
+
+    plan: Plan
+    inputs: Array
+    targets: Array
+    steps: int
+    test_inputs: Array | None = None
+    activation: str = "gelu"
+    gate: str = "sigmoid"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", positive_int("steps", self.steps))
+        activation(self.activation)
+        check_gate(self.gate, 1.0)
+        if self.activation in _KINKED:
+            raise ValueError(f"the solver needs two derivatives, and {self.activation} has a kink: use gelu or silu")
+        self._check_plan()
+        self._check_data()
+
+    @property
+    def all_inputs(self) -> Array:
+        """[P + P', D]: what is trained on, and what is not."""
+        return self.inputs if self.test_inputs is None else np.concatenate([self.inputs, self.test_inputs])
+
+    @property
+    def soft(self) -> bool:
+        return self.plan.target.active == self.plan.target.experts
+
+    def shape(self, width: int) -> Shape:
+        """The member of the family that has this width."""
+        own, regime = self.plan.target, self.plan.regime
+        width = positive_int("width", width)
+        grow = {"I": ("expert_width",), "II": ("experts", "active"), "III": ("expert_width", "experts", "active")}
+        sizes = {name: getattr(own, name) * width for name in grow[regime or ""]}
+        for name, size in sizes.items():
+            if size % own.width:
+                ratio = f"{getattr(own, name)}/{own.width}"
+                raise ValueError(f"width {width} times {name}/width = {ratio} is no whole number: use another width")
+        return replace(own, width=width, **{name: size // own.width for name, size in sizes.items()})
+
+    def member(self, width: int) -> Plan:
+        """The plan of the member that has this width."""
+        with warnings.catch_warnings():  # whoever made the first plan has been warned
+            warnings.simplefilter("ignore", PlanWarning)
+            return self.plan.extend(self.shape(width))
+
+    def config(self, width: int) -> MLPConfig:
+        """The model that has this width."""
+        shape = self.shape(width)
+        assert shape.inputs is not None
+        return MLPConfig(
+            inputs=shape.inputs,
+            outputs=1,
+            width=shape.width,
+            expert_width=shape.expert_width,
+            experts=shape.experts,
+            active=None if self.soft else shape.active,
+            activation=self.activation,
+            gate=self.gate,
+            loss="mse",
+        )
+
+    def _check_plan(self) -> None:
+        plan = self.plan
+        if plan.optimizer != "sgd":
+            raise ValueError(f"the limits are those of sgd, the plan is for {plan.optimizer}")
+        if plan.regime is None:
+            raise ValueError(f"scheme {plan.scheme!r} has no regime: say in the plan what is to grow")
+        if plan.base is not None:
+            raise ValueError("the family has no base: plan its first member without one")
+        if plan.target.depth != 1:
+            raise ValueError(f"the limits are those of one MoE layer, the plan has depth {plan.target.depth}")
+        if not self.soft and (self.gate != "sigmoid" or plan.regime == "I"):
+            raise ValueError("top-K is solved for sigmoid gates in regimes II and III: use all experts otherwise")
+
+    def _check_data(self) -> None:
+        for name in ("inputs", "targets", "test_inputs"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+        size = self.plan.target.inputs
+        for name, given in (("inputs", self.inputs), ("test_inputs", self.test_inputs)):
+            if given is None:
+                continue
+            if given.ndim != 2 or given.shape[1] != size or not len(given):
+                raise ValueError(f"{name} are [number, {size}] as the plan says, got {list(given.shape)}")
+            if not np.isfinite(given).all():
+                raise ValueError(f"{name} hold numbers that are not finite")
+        if self.targets.shape != (len(self.inputs),) or not np.isfinite(self.targets).all():
+            raise ValueError(f"targets are {len(self.inputs)} finite numbers, one for each input")
+        if not self.targets.any():
+            raise ValueError("all targets are zero: there is nothing to learn")

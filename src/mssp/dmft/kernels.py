@@ -1,0 +1,67 @@
+"""Kernels and responses over pairs of times and inputs.
+
+A time and an input together are one row: k = t·P + μ. A solution moves forward in time and never looks back on what it
+has computed: in step t it fills the rows of t, whose columns are the rows so far.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Times:
+    """Where in time a solution is: which rows are past and which are now."""
+
+    def __init__(self, inputs: int, steps: int) -> None:
+        self.inputs, self.steps, self.step = inputs, steps, 0
+
+    @property
+    def rows(self) -> int:
+        return self.inputs * (self.steps + 1)
+
+    @property
+    def past(self) -> slice:
+        return slice(0, self.step * self.inputs)
+
+    @property
+    def now(self) -> slice:
+        return slice(self.step * self.inputs, (self.step + 1) * self.inputs)
+
+    @property
+    def so_far(self) -> slice:
+        """Past and present."""
+        return slice(0, (self.step + 1) * self.inputs)
+
+
+class Kernel:
+    """A matrix over pairs of rows, filled as time goes on."""
+
+    def __init__(self, times: Times, device: torch.device) -> None:
+        self._times = times
+        self.matrix = torch.zeros(times.rows, times.rows, dtype=torch.float64, device=device)
+
+    @property
+    def past(self) -> Tensor:
+        """Of the present with the past, [P, past rows]."""
+        return self.matrix[self._times.now, self._times.past]
+
+    @property
+    def so_far(self) -> Tensor:
+        """Of the present with past and present, [P, rows so far]."""
+        return self.matrix[self._times.now, self._times.so_far]
+
+    def set(self, rows: Tensor) -> None:
+        """The present's rows, [P, rows so far], of a kernel K(k, l) = K(l, k)."""
+        now, so_far = self._times.now, self._times.so_far
+        self.matrix[now, so_far] = rows
+        block = self.matrix[now, now]
+        self.matrix[now, now] = (block + block.T) / 2
+        self.matrix[so_far, now] = self.matrix[now, so_far].T
+
+    def set_response(self, to_past: Tensor, to_present: Tensor | None = None) -> None:
+        """The present's rows of a response: to what is past, [P, past rows], and to the present, [P, P]."""
+        now, past = self._times.now, self._times.past
+        self.matrix[now, past] = to_past
+        if to_present is not None:
+            self.matrix[now, now] = to_present

@@ -1,0 +1,125 @@
+"""Gaussian processes that grow with time, sampled for a whole population at once.
+
+A field's covariance is known up to the present only: a step computes the next rows of its kernel and then needs values
+that go with those drawn before. The Cholesky factor grows row by row, so a new value is a combination of the normal
+numbers behind the earlier values and one that is its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mssp.draws import normals
+
+_NEW = 1e-9  # of a row's variance: less than that is rounding, and the row follows from earlier ones
+_NEGATIVE = -1e-6  # of a row's variance: more than that is no rounding
+
+
+class Population:
+    """Members that are alike: each has its own normal numbers, drawn as they are asked for.
+
+    A row holds one number per member. Rows have mean 0 and mean square 1 over the population and do not overlap with
+    each other, exactly (as far as there are members enough): sums over members then have the moments that they would
+    have over infinitely many. What a row is made of depends on the seed and its name alone, so that solutions of
+    similar experiments differ smoothly.
+    """
+
+    def __init__(self, name: str, members: int, seed: int, device: torch.device) -> None:
+        self.name, self.members, self.device = name, members, device
+        self.seed = seed
+        self._pools: list[Pool] = []
+
+    def pool(self, name: str, rows: int) -> Pool:
+        """Room for rows of one purpose."""
+        found = Pool(self, name, torch.empty(rows, self.members, dtype=torch.float64, device=self.device))
+        self._pools.append(found)
+        return found
+
+    def drawn(self, names: list[str]) -> Tensor:
+        """New rows, [names, members]."""
+        numbers = [normals(self.seed, f"{self.name}.{name}", 0, self.members) for name in names]
+        rows = torch.from_numpy(np.stack(numbers)).to(self.device, torch.float64)
+        rows -= rows.mean(1, keepdim=True)
+        room = self.members // 2  # with more rows than that, nothing would be left of the last ones
+        for pool in self._pools:
+            earlier = pool.rows[: min(len(pool.rows), room)]
+            room -= len(earlier)
+            rows -= (rows @ earlier.T / self.members) @ earlier
+        if room <= len(rows):
+            rows /= rows.square().mean(1, keepdim=True).sqrt()
+            return rows
+        overlaps = torch.linalg.cholesky(rows @ rows.T / self.members)
+        apart: Tensor = torch.linalg.solve_triangular(overlaps, rows, upper=False)
+        return apart
+
+
+class Pool:
+    """Rows of a population that lie together in memory."""
+
+    def __init__(self, population: Population, name: str, room: Tensor) -> None:
+        self._population, self._name, self._room, self._count = population, name, room, 0
+
+    @property
+    def rows(self) -> Tensor:
+        """What was drawn so far, [rows, members]."""
+        return self._room[: self._count]
+
+    def grow(self, count: int) -> Tensor:
+        """Draw so many rows more; these, [count, members]."""
+        if count:
+            names = [f"{self._name}.{self._count + index}" for index in range(count)]
+            self._room[self._count : self._count + count] = self._population.drawn(names)
+            self._count += count
+        return self._room[self._count - count : self._count]
+
+
+class GaussianProcess:
+    """A zero-mean field of a population, whose kernel grows.
+
+    >>> members = Population("example", 1000, seed=0, device=torch.device("cpu"))
+    >>> field = GaussianProcess("u", members, most=3)
+    >>> first = field.extended(torch.tensor([[4.0]]))
+    >>> second = field.extended(torch.tensor([[2.0, 1.0], [2.0, 1.0]])[:1])  # follows from the first
+    >>> torch.allclose(second, first / 2), round(float(first.square().mean()), 6)
+    (True, 4.0)
+    """
+
+    def __init__(self, name: str, population: Population, most: int) -> None:
+        self.name = name
+        self._pool = population.pool(name, most)
+        self._factor = torch.zeros(most, most, dtype=torch.float64)  # on the CPU: it is small
+        self._pivots: list[int] = []  # rows of the kernel that have a normal number of their own
+        self._count = 0
+
+    def extended(self, kernel_rows: Tensor) -> Tensor:
+        """The next values [rows, members], for their covariances [rows, earlier + rows] with all so far."""
+        before, drawn = self._count, len(self._pivots)
+        for row in kernel_rows.to("cpu", torch.float64):
+            self._extend(row)
+        self._pool.grow(len(self._pivots) - drawn)
+        weights = self._factor[before : self._count, : len(self._pivots)]
+        return weights.to(self._pool.rows.device) @ self._pool.rows
+
+    def _extend(self, row: Tensor) -> None:
+        """Rank-revealing: a row that follows from earlier ones adds no number, and no square root of rounding."""
+        index, pivots = self._count, self._pivots
+        variance = float(row[index])
+        if not bool(row[: index + 1].isfinite().all()):
+            raise FloatingPointError(f"the kernel of {self.name} is not finite")
+        own = self._factor[index]
+        triangle = self._factor[pivots, : len(pivots)]
+        own[: len(pivots)] = torch.linalg.solve_triangular(triangle, row[pivots].unsqueeze(1), upper=False)[:, 0]
+        left = variance - float(own.square().sum())
+        if left < _NEGATIVE * abs(variance) or variance < 0:
+            raise ValueError(
+                f"the kernel of {self.name} is not positive: row {index} has variance {variance:.2g}, "
+                f"of which earlier rows explain {variance - left:.2g}"
+            )
+        if left > _NEW * variance:
+            own[len(pivots)] = math.sqrt(left)
+            pivots.append(index)
+        self._count += 1

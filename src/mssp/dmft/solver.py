@@ -1,0 +1,115 @@
+"""Solve the limit: march forward in time, once, with nothing to iterate.
+
+Every kernel up to time t follows from fields up to time t, and every field at time t from kernels up to time t. So a
+solution goes through a step as a network does, forward and back, with populations in place of layers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mssp.dmft.constants import Constants
+from mssp.dmft.experiment import Experiment
+from mssp.dmft.experts import Experts
+from mssp.dmft.features import Features
+from mssp.dmft.fields import History
+from mssp.dmft.kernels import Kernel
+from mssp.dmft.observables import Observables, equal_times
+from mssp.dmft.readout import Readout
+from mssp.dmft.regime_one import RegimeOne
+from mssp.dmft.regime_three import RegimeThree
+from mssp.dmft.regime_two import RegimeTwo
+from mssp.dmft.run import Run, Samples, Seen
+
+
+class Site(Protocol):
+    """The experts of a regime."""
+
+    experts: Experts
+    g_psi: History
+    output_kernel: Kernel
+    gradient_kernel: Kernel
+    router_kernel: Kernel
+
+    def forward(self, features: Features) -> Seen: ...
+    def backward(self, readout: Readout) -> Seen: ...
+    def drive(self) -> Tensor | None: ...
+
+
+_DIVERGED = 1e3  # times the first loss
+_HEAVY = 0.1  # of a mean over many experts, carried by one: it has not settled, and may never
+
+
+@dataclass(frozen=True)
+class Marched:
+    """One solution, and the step from which on one of many experts carried the router's gradient, if there was one."""
+
+    observables: Observables
+    experts: int
+    heavy_from: int | None
+
+
+@torch.no_grad()
+def march(experiment: Experiment, of: Constants, samples: Samples, seed: int, device: torch.device) -> Marched:
+    """One solution, with one draw of all noise."""
+    run = Run(experiment, of, samples, seed, device)
+    features, readout = Features(run), Readout(run)
+    site = _site(run, features)
+    logits, heavy_from = [], None
+    for step in range(experiment.steps + 1):
+        run.times.step = step
+        try:
+            features.forward()
+            readout.forward(*site.forward(features))
+            _check_loss(run, readout)
+            seen = site.backward(readout)
+            features.backward(*seen, drive=site.drive())
+        except FloatingPointError as error:
+            raise ValueError(_diverged(run, str(error))) from None
+        readout.step()
+        logits.append(site.experts.psi.value.flatten(1))
+        if heavy_from is None and samples.experts > 1 and site.g_psi.largest_share() > _HEAVY + 20 / samples.experts:
+            heavy_from = step
+    found = _observables(run, features, site, readout, torch.stack(logits))
+    return Marched(found, samples.experts, heavy_from)
+
+
+def _site(run: Run, features: Features) -> Site:
+    regime = run.experiment.plan.regime
+    if regime == "I":
+        return RegimeOne(run, features)
+    return RegimeTwo(run) if regime == "II" else RegimeThree(run)
+
+
+def _check_loss(run: Run, readout: Readout) -> None:
+    losses = run.loss(readout.f[[0, run.times.step]])
+    if not math.isfinite(float(losses[1])) or losses[1] > _DIVERGED * losses[0]:
+        raise FloatingPointError(f"the loss went from {losses[0]:.3g} to {losses[1]:.3g}")
+
+
+def _diverged(run: Run, how: str) -> str:
+    step, lr = run.times.step, run.experiment.plan.lr
+    return f"gradient descent diverges at step {step}: {how}; use a learning rate below {lr:g}"
+
+
+def _observables(run: Run, features: Features, site: Site, readout: Readout, psi: Tensor) -> Observables:
+    """All of it, for logits [steps + 1, P, experts]."""
+    found = {
+        "f": readout.f,
+        "loss": run.loss(readout.f),
+        "phi1": features.kernel.matrix,
+        "g1": features.gradient_kernel.matrix,
+        "phi3": readout.kernel,
+        "g3": readout.gradient_kernel,
+        "router_mean": psi.mean(-1),
+        "router_variance": psi.var(-1, correction=0),
+    }
+    over_rows = {"phi2": site.output_kernel, "g2": site.gradient_kernel, "router_gradient": site.router_kernel}
+    arrays = {name: each.cpu().numpy() for name, each in found.items()}
+    blocks = {name: equal_times(each.matrix.cpu().numpy(), run.times.inputs) for name, each in over_rows.items()}
+    return arrays | blocks

@@ -1,0 +1,165 @@
+"""A limit for people and for programs: a table, and JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mssp.dmft.comparison import Comparison
+from mssp.dmft.observables import MAIN, OVER_ROWS, Array, equal_times
+from mssp.dmft.solution import Solution
+from mssp.statistics import Estimate, finite
+
+# Beside the main ones, in tables of deviations.
+SHOWN = (*MAIN, "g3", "phi2", "g2", "router_gradient")
+SYMBOLS = {
+    "f": "f", "loss": "loss", "phi1": "Φ¹", "phi2": "Φ²", "phi3": "Φ³", "g1": "G¹", "g2": "G²", "g3": "G³",
+    "router_gradient": "G^ψ", "router_mean": "mean ψ", "router_variance": "var ψ",
+}  # fmt: skip
+_ROWS = 11  # steps that a table shows
+_FALLS = -0.7  # an exponent of the bias that says: it falls about as 1/N
+
+
+def heading(solution: Solution) -> str:
+    experiment, plan = solution.experiment, solution.experiment.plan
+    of = solution.constants
+    sizes = {
+        "I": f"M = {of.experts}, N_e/N = {of.expert_width_ratio:g}",
+        "II": f"M/N = {of.experts_per_width:g}, N_e = {of.expert_width}",
+        "III": f"M/N = {of.experts_per_width:g}, N_e/N = {of.expert_width_ratio:g}",
+    }[plan.regime or ""]
+    return (
+        f"the limit of {plan.scheme} in regime {plan.regime}: {sizes}, {experiment.activation}, {experiment.gate} gates, "
+        f"{len(experiment.inputs)} inputs, lr {plan.lr:g}"
+    )
+
+
+def lines(solution: Solution, comparison: Comparison | None = None) -> list[str]:
+    """A table over time and, with finite networks, one of their deviations."""
+    found = [heading(solution), "", *_over_time(solution)]
+    if comparison is not None:
+        found += ["", *_deviations(comparison), "", verdict(comparison)]
+    return found + [f"note: {warning}" for warning in solution.warnings]
+
+
+def _over_time(solution: Solution) -> list[str]:
+    inputs = len(solution.experiment.all_inputs)
+    mean, error = solution.mean, solution.found.error
+    columns = {
+        "loss": (mean["loss"], error["loss"]),
+        "f of the first": (mean["f"][:, 0], error["f"][:, 0]),
+        **{f"tr {SYMBOLS[name]}": _traces(solution, name) for name in ("phi1", "phi2", "phi3", "g1")},
+        "G³": (np.diag(mean["g3"]), np.diag(error["g3"])),
+        "mean ψ": (mean["router_mean"][:, 0], error["router_mean"][:, 0]),
+        "var ψ": (mean["router_variance"][:, 0], error["router_variance"][:, 0]),
+    }
+    width = 17
+    rows = [f"{'step':>4}" + "".join(f"{name:>{width}}" for name in columns), "─" * (4 + width * len(columns))]
+    for step in _shown_steps(len(mean["loss"])):
+        cells = [Estimate(float(value[step]), float(off[step])).text(4) for value, off in columns.values()]
+        rows.append(f"{step:>4}" + "".join(f"{cell:>{width}}" for cell in cells))
+    rows.append(f"± one standard error of {solution.found.count} solutions; traces are means over {inputs} inputs")
+    return rows
+
+
+def _traces(solution: Solution, name: str) -> tuple[Array, Array]:
+    """Of the blocks at equal times, over the number of inputs: with the error that independent solutions show."""
+    each = np.stack([np.trace(blocks(draw[name], name, solution), axis1=1, axis2=2) for draw in solution.draws])
+    each /= len(solution.experiment.all_inputs)
+    count = len(each)
+    spread = each.std(0, ddof=1) / math.sqrt(count) if count > 1 else np.full(each.shape[1:], np.nan)
+    return each.mean(0), spread
+
+
+def blocks(kernel: Array, name: str, solution: Solution) -> Array:
+    """A kernel's blocks at equal times, [steps + 1, inputs, inputs]."""
+    return equal_times(kernel, len(solution.experiment.all_inputs)) if name in OVER_ROWS else kernel
+
+
+def _shown_steps(count: int) -> list[int]:
+    stride = max(1, math.ceil((count - 1) / (_ROWS - 1)))
+    return sorted({*range(0, count, stride), count - 1})
+
+
+def _deviations(comparison: Comparison) -> list[str]:
+    names = [name for name in SHOWN if name in comparison.exponents]
+    width = 16
+    rows = [
+        "networks of finite width: deviation of their mean, ± what the noise of few seeds would be",
+        f"{'width':>9}{'seeds':>7}" + "".join(f"{SYMBOLS[name]:>{width}}" for name in names),
+        "─" * (16 + width * len(names)),
+    ]
+    for at in comparison.widths:
+        cells = [f"{at.deviation[name]:.1%} ± {at.error[name]:.1%}" for name in names]
+        rows.append(f"{at.width:>9}{at.networks.count:>7}" + "".join(f"{cell:>{width}}" for cell in cells))
+    exponents = [comparison.exponents[name] for name in names]
+    cells = ["in the noise" if math.isnan(each.value) else each.text(2) for each in exponents]
+    rows.append(f"{'exponent of N':>16}" + "".join(f"{cell:>{width}}" for cell in cells))
+    return rows
+
+
+def verdict(comparison: Comparison) -> str:
+    """One line: whether networks come closer to the limit as they grow, and how close they are."""
+    known = {name: comparison.exponents[name] for name in MAIN if name in comparison.exponents}
+    known = {name: each for name, each in known.items() if not math.isnan(each.value)}
+    largest = comparison.largest
+    close = max((largest.deviation[name] for name in MAIN), default=math.nan)
+    there = f"at N = {largest.width} they are within {close:.1%}"
+    if not known:
+        return f"unclear: the bias is smaller than the noise of these seeds; {there}"
+    slow = [name for name, each in known.items() if each.value - each.ci > _FALLS]
+    if slow:
+        which = ", ".join(f"{SYMBOLS[name]} as N^{known[name].text(2)}" for name in slow)
+        return f"slow: the bias falls more slowly than 1/N ({which}); {there}"
+    falls = (
+        f"as N^{known['f'].text(2)} in f" if "f" in known else f"about as 1/N in {', '.join(map(SYMBOLS.get, known))}"
+    )
+    return f"converges: the bias falls {falls}; {there}"
+
+
+def as_json(solution: Solution, comparison: Comparison | None = None) -> dict[str, Any]:
+    """Of kernels, the blocks at equal times, [step][input][input]; index t is after t updates."""
+    plan, mean, error = solution.experiment.plan, solution.mean, solution.found.error
+    kernels = ("phi1", "phi2", "phi3", "g1", "g2", "router_gradient")
+    found: dict[str, Any] = {
+        "regime": plan.regime,
+        "scheme": plan.scheme,
+        "inputs": len(solution.experiment.inputs),
+        "test_inputs": len(solution.experiment.all_inputs) - len(solution.experiment.inputs),
+        "steps": solution.experiment.steps,
+        "solves": solution.found.count,
+        "loss": _numbers(mean["loss"]),
+        "loss_error": _numbers(error["loss"]),
+        "f": _numbers(mean["f"]),
+        "f_error": _numbers(error["f"]),
+        "kernels": {
+            **{name: _numbers(blocks(mean[name], name, solution)) for name in kernels},
+            "g3": _numbers(np.diag(mean["g3"])),
+            "router": {"mean": _numbers(mean["router_mean"]), "variance": _numbers(mean["router_variance"])},
+        },
+        "relative_error": {name: finite(solution.relative_error(name)) for name in mean},
+        "warnings": list(solution.warnings),
+        "plan": plan.hash,
+    }
+    if comparison is not None:
+        found["finite"] = {
+            str(at.width): {
+                "seeds": at.networks.count,
+                "loss": _numbers(at.networks.mean["loss"]),
+                "f": _numbers(at.networks.mean["f"]),
+                "deviation": {name: finite(each) for name, each in at.deviation.items()},
+                "error": {name: finite(each) for name, each in at.error.items()},
+            }
+            for at in comparison.widths
+        }
+        found["exponent"] = {name: finite(each.value) for name, each in comparison.exponents.items()}
+        found["exponent_ci"] = {name: finite(each.ci) for name, each in comparison.exponents.items()}
+        found["verdict"] = verdict(comparison)
+    return found
+
+
+def _numbers(array: Array) -> Any:
+    """Nested lists; NaN, where one solution says nothing of its error, is null."""
+    return [_numbers(each) for each in array] if array.ndim else finite(float(array))
