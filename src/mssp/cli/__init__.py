@@ -19,6 +19,7 @@ from mssp import __version__
 from mssp.cli.check import CheckCommand
 from mssp.cli.demo import DemoCommand
 from mssp.cli.dispatch import DispatchCommand
+from mssp.cli.dmft import DmftCommand
 from mssp.cli.explain import ExplainCommand
 from mssp.cli.export import ExportCommand
 from mssp.cli.plan import PlanCommand
@@ -32,6 +33,7 @@ _COMMANDS = {
     "tune": (TuneCommand, "tune multipliers on a small model, by the paper's full grid or cheaper"),
     "sweep": (SweepCommand, "does the best learning rate stay as the model grows? measured, for each scheme"),
     "check": (CheckCommand, "does every term of the dynamics scale as the theory says? measured, with a verdict"),
+    "dmft": (DmftCommand, "solve the limit that models grow to: loss, kernels, router, with finite models beside it"),
     "dispatch": (DispatchCommand, "measure which way of computing experts is the fastest on this machine"),
     "demo": (DemoCommand, "plan a model, train it at three sizes, see the hyperparameters carry over"),
 }

@@ -12,7 +12,6 @@ from mssp.adapters.exports import export
 from mssp.adapters.exports.sizes import Sizes
 from mssp.cli import flags
 from mssp.data.whole_files import replacing
-from mssp.planning import Plan
 
 
 @dataclass
@@ -55,7 +54,7 @@ class ExportCommand:
             {name: size for name, size in asdict(sizes).items() if size is not None}
             for sizes in (self.target, self.base)
         )
-        written = export(_read(self.plan), self.host, Sizes(target, base), self.qk_norm)
+        written = export(flags.plan_in(self.plan), self.host, Sizes(target, base), self.qk_norm)
         if self.output is None:
             print(written, end="")
             return 0
@@ -67,10 +66,3 @@ class ExportCommand:
         with replacing(path) as unfinished:
             unfinished.write_text(written, encoding="utf-8")
         return 0
-
-
-def _read(file: str) -> Plan:
-    try:
-        return Plan.from_json(Path(file).read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None

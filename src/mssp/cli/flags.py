@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
+from mssp.planning import Plan
 from mssp.rules import REGIMES
 
 
@@ -104,6 +106,14 @@ def by_role(flag: str, given: Sequence[Sequence[str]], everywhere: str) -> dict[
         except ValueError:
             raise ValueError(f"{flag} takes a number or ROLE=NUMBER, got {word!r}") from None
     return found
+
+
+def plan_in(file: str) -> Plan:
+    """The plan in a file that ``mssp plan --json`` wrote."""
+    try:
+        return Plan.from_json(FilePath(file).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def by_regime(flag: str, given: Sequence[Sequence[str]]) -> dict[str, float]:

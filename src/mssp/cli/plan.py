@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 from dataclasses import asdict, dataclass, field
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from mssp import plan_text
@@ -158,11 +157,7 @@ class PlanCommand:
             if name not in open_questions and getattr(self, name) != default:
                 raise ValueError(f"--{name.replace('_', '-')} does not go with --extend: the plan file says it")
         target = self._target()
-        try:
-            read = Plan.from_json(FilePath(file).read_bytes())
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from None
-        return with_notes(read.extend(target, _recipe(self.recipe)), self.target_config)
+        return with_notes(flags.plan_in(file).extend(target, _recipe(self.recipe)), self.target_config)
 
     def _target(self) -> Shape:
         target = _shape("target", self.target, self.target_config)

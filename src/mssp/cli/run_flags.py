@@ -151,7 +151,4 @@ def _plan_in(file: str) -> Plan:
     if not FilePath(file).exists():
         known = ", ".join(("tuned", "ones", *data_with_tuned_multipliers()))
         raise ValueError(f"--multipliers {file!r} is no file, and none of {known}")
-    try:
-        return Plan.from_json(FilePath(file).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+    return flags.plan_in(file)

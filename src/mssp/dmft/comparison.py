@@ -15,13 +15,15 @@ import numpy as np
 import torch
 
 from mssp.dmft.finite import trained
-from mssp.dmft.observables import Array, Averaged, Observables, averaged, relative
+from mssp.dmft.observables import MAIN, Array, Averaged, Observables, averaged, relative
 from mssp.dmft.solution import Solution
 from mssp.shape import positive_int
 from mssp.statistics import Estimate
 
+FALLS = -0.7  # an exponent of the bias that says: it falls about as 1/N
 _STEEPEST, _FINENESS = 4.0, 0.005
 _SURE = 3.0  # standard errors: with less, the smallest width's bias has no direction to speak of
+_ZERO = 1e-12  # all quantities are of order one: what is smaller is rounding
 _HALF_WIDTH = 3.84  # by how much χ² rises at the ends of a 95 % interval
 
 
@@ -44,6 +46,20 @@ class Comparison:
     exponents: Mapping[str, Estimate]
 
     @property
+    def verdict(self) -> str:
+        """``converges``, ``slow`` (more slowly than about 1/N, beyond the exponent's own error) or ``unclear``."""
+        if self.slow:
+            return "slow"
+        known = [each for name, each in self.exponents.items() if name in MAIN and each.value + each.ci < 0]
+        return "converges" if known else "unclear"
+
+    @property
+    def slow(self) -> list[str]:
+        """What comes closer more slowly than it should."""
+        known = {name: self.exponents[name] for name in MAIN if name in self.exponents}
+        return [name for name, exponent in known.items() if exponent.value - exponent.ci > FALLS]
+
+    @property
     def largest(self) -> AtWidth:
         return self.widths[-1]
 
@@ -54,20 +70,23 @@ def compare(
     *,
     seeds: int = 40,
     device: str | torch.device = "cpu",
-    on_step: Callable[[], None] | None = None,
+    on_width: Callable[[], None] | None = None,
 ) -> Comparison:
     """Train finite networks of some widths, and compare them with the limit.
 
     Args:
         seeds: networks of the largest width. A smaller one has more, in proportion, which makes the noise of their
             means the same.
+        on_width: called after each width.
     """
     experiment, counts = solution.experiment, networks(widths, seeds)
     device = torch.device(device)
-    return compared(
-        solution,
-        {width: trained(experiment, width, range(count), device, on_step) for width, count in counts.items()},
-    )
+    found = {}
+    for width, count in counts.items():
+        found[width] = trained(experiment, width, range(count), device)
+        if on_width is not None:
+            on_width()
+    return compared(solution, found)
 
 
 def networks(widths: Sequence[int], seeds: int) -> dict[int, int]:
@@ -84,7 +103,7 @@ def networks(widths: Sequence[int], seeds: int) -> dict[int, int]:
 def compared(solution: Solution, networks: Mapping[int, Sequence[Observables]]) -> Comparison:
     """The same, for what every network of a width has shown."""
     widths = [_at_width(solution, width, networks[width]) for width in sorted(networks)]
-    names = [name for name in solution.mean if np.any(solution.mean[name])]
+    names = [name for name in solution.mean if np.abs(solution.mean[name]).max() > _ZERO]
     exponents = {name: _exponent(solution, networks, name) for name in names}
     return Comparison(solution, widths, exponents)
 
@@ -100,19 +119,24 @@ def _at_width(solution: Solution, width: int, draws: Sequence[Observables]) -> A
 
 
 def _exponent(solution: Solution, networks: Mapping[int, Sequence[Observables]], name: str) -> Estimate:
-    """Of the bias b(N) = C·N^p along its direction at the smallest width."""
-    widths = sorted(networks)
-    limit = solution.mean[name]
-    direction = np.mean([draw[name] for draw in networks[widths[0]]], 0) - limit
-    along = {width: _projected([draw[name] - limit for draw in networks[width]], direction) for width in widths}
-    of_limit = _projected([draw[name] - limit for draw in solution.draws], direction)
+    """Of the bias b(N) = C·N^p along its direction at the smallest width.
+
+    Half of the smallest networks give the direction, the other half the bias: their own noise would lie along it.
+    """
+    unknown = Estimate(float("nan"), float("nan"))
+    widths, limit = sorted(networks), solution.mean[name]
+    smallest = networks[widths[0]]
+    if len(widths) < 2 or min(len(solution.draws), len(smallest) // 2, *map(len, networks.values())) < 2:
+        return unknown
+    direction = np.mean([draw[name] for draw in smallest[::2]], 0) - limit
+    measured = {**networks, widths[0]: smallest[1::2]}
+    along = {width: _projected([draw[name] - limit for draw in measured[width]], direction) for width in widths}
     bias = np.array([along[width].mean() for width in widths])
     noise = np.array([_squared_error(along[width]) for width in widths])
-    shared = _squared_error(of_limit)  # all widths are compared with one solution
-    if len(widths) < 2 or not np.isfinite(noise).all() or not np.isfinite(shared):
-        return Estimate(float("nan"), float("nan"))
+    # All widths are compared with one solution, whose error they share.
+    shared = _squared_error(_projected([draw[name] - limit for draw in solution.draws], direction))
     if not bias[0] > _SURE * np.sqrt(noise[0] + shared):
-        return Estimate(float("nan"), float("nan"))
+        return unknown
     return _fitted(np.array(widths, dtype=np.float64), bias, np.diag(noise) + shared)
 
 
@@ -121,7 +145,7 @@ def _projected(differences: Sequence[Array], direction: Array) -> Array:
 
 
 def _squared_error(values: Array) -> float:
-    return float(values.var(ddof=1)) / len(values) if len(values) > 1 else float("nan")
+    return float(values.var(ddof=1)) / len(values)
 
 
 def _fitted(widths: Array, bias: Array, covariance: Array) -> Estimate:
@@ -135,4 +159,6 @@ def _fitted(widths: Array, bias: Array, covariance: Array) -> Estimate:
         misfits.append(rest @ weights @ rest)
     misfit = np.array(misfits)
     near = exponents[misfit < misfit.min() + _HALF_WIDTH * max(1.0, misfit.min() / max(len(widths) - 2, 1))]
+    if near[0] == exponents[0] or near[-1] == exponents[-1]:
+        return Estimate(float("nan"), float("nan"))  # no end to it within reach
     return Estimate(float(exponents[misfit.argmin()]), float(near[-1] - near[0]) / 2)

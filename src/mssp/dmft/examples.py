@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from mssp.dmft.constants import SCALES, constants
 from mssp.dmft.experiment import Array, Experiment
 from mssp.draws import normals
-from mssp.planning import plan
+from mssp.planning import Plan, plan
 from mssp.rules import REGIMES
 from mssp.settings import PlanWarning
 from mssp.shape import Shape, positive_int
 
 DIMENSION = 8  # of the inputs
-LR = 0.8
+LR = 0.4
 # Sizes of the smallest member: what they leave fixed is M, or N_e, or the ratios M/N and N_e/N.
 SMALLEST = {
     "I": Shape(width=16, expert_width=8, experts=4, active=4, depth=1),
@@ -44,7 +45,7 @@ def example(
     gate: str = "sigmoid",
     data_seed: int = 0,
 ) -> Experiment:
-    """An experiment on random inputs of length √D.
+    """An experiment with constants of order one.
 
     >>> round(constants(example("I", "mssp", lr=0.5, rates={"router": 3.0})).rate["router"], 6)
     1.5
@@ -57,8 +58,6 @@ def example(
     """
     if regime not in REGIMES:
         raise ValueError(f"unknown regime {regime!r}: use one of {', '.join(REGIMES)}")
-    x, y = data(positive_int("inputs", inputs), data_seed)
-    unseen = data(test_inputs, data_seed, "test")[0] if test_inputs else None
     shape = (smallest or SMALLEST[regime]).with_inputs(DIMENSION)
     if readout is None:
         readout = "zero" if scheme == "mssp" else "mup"
@@ -74,25 +73,38 @@ def example(
             readout=readout,
             init_mult={**STDS, **_known("stds", stds)},
         )
-    made = Experiment(asked, x, y, steps, unseen, activation, gate)
-    # What the rules make of a multiplier of 1; the rest is the multiplier.
-    plain = constants(made).rate
-    multipliers = {role: wanted[role] * asked.lr / plain[role] for role in SCALES}
-    planned = asked.retuned(
-        lr=asked.lr,
-        lr_mult=multipliers,
-        init_mult=asked.init_mult,
-        aggregation_mult=asked.aggregation_mult,
+    found = on_random_inputs(
+        asked, inputs, steps, test_inputs=test_inputs, activation=activation, gate=gate, seed=data_seed
     )
-    return Experiment(planned, x, y, steps, unseen, activation, gate)
+    # What the rules make of a multiplier of 1; the rest is the multiplier. What vanishes in the limit has none.
+    plain = constants(found).rate
+    multipliers = {role: wanted[role] * asked.lr / plain[role] for role in SCALES if plain[role]}
+    return replace(found, plan=replace(asked, lr_mult=multipliers))
 
 
-def data(count: int, seed: int, name: str = "train") -> tuple[Array, Array]:
-    """Inputs [count, D] of length √D, and targets around ±1 in turn."""
-    drawn = normals(seed, f"{name}.inputs", 0, count * DIMENSION).astype(np.float64).reshape(count, DIMENSION)
-    x = drawn * DIMENSION**0.5 / np.linalg.norm(drawn, axis=1, keepdims=True)
-    size = 1 + 0.5 * normals(seed, f"{name}.targets", 0, count).astype(np.float64).clip(-1, 1)
-    return x, size * np.where(np.arange(count) % 2, -1.0, 1.0)
+def on_random_inputs(
+    plan: Plan,
+    inputs: int,
+    steps: int,
+    *,
+    test_inputs: int = 0,
+    activation: str = "tanh",
+    gate: str = "sigmoid",
+    seed: int = 0,
+) -> Experiment:
+    """The family of a plan, trained on random inputs of length √D, with targets around ±1 in turn."""
+    dimension = plan.target.inputs or DIMENSION
+    x = _inputs(positive_int("inputs", inputs), dimension, seed, "inputs")
+    size = 1 + 0.5 * normals(seed, "targets", 0, inputs).astype(np.float64).clip(-1, 1)
+    y = size * np.where(np.arange(inputs) % 2, -1.0, 1.0)
+    unseen = _inputs(positive_int("test_inputs", test_inputs), dimension, seed, "test_inputs") if test_inputs else None
+    return Experiment(plan, x, y, steps, unseen, activation, gate)
+
+
+def _inputs(count: int, dimension: int, seed: int, name: str) -> Array:
+    drawn = normals(seed, name, 0, count * dimension).astype(np.float64).reshape(count, dimension)
+    found: Array = drawn * (dimension**0.5 / np.linalg.norm(drawn, axis=1, keepdims=True))
+    return found
 
 
 def _known(what: str, given: Mapping[str, float] | None) -> Mapping[str, float]:

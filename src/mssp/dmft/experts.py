@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mssp.dmft.fields import Field, chained
+from mssp.dmft.fields import Field, chained, pairing
 from mssp.dmft.gates import Gates, gates
 from mssp.dmft.pointwise import Bent, activated
-from mssp.dmft.run import Run
+from mssp.dmft.run import Passed, Run
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,14 @@ class Experts:
         """gψ."""
         a = self.gates
         return chained(a.router_gradient(r.value), [(a.equal_time_response(r.value), self.psi), (a.slope, r)])
+
+    def passed(self, z: Field, g2: Field, g_psi: Field, units: float) -> Passed:
+        """⟨Σ x z⟩ and ⟨Σ h² g²⟩ + ⟨ψ gψ⟩, sums over so many units: what the layers around the experts must find too."""
+        x = Field(self.gates.value * self.bent.value)
+        return Passed(
+            outputs=units * pairing(x, z)[:, 0],
+            features=units * pairing(self.h, g2) + pairing(self.psi, g_psi),
+        )
 
     # Responses at one time and input, which need no probes.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mssp.dmft.fields import Field, History, Source, chained
+from mssp.dmft.fields import Field, History, Source, chained, pairing
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.pointwise import activated
 from mssp.dmft.processes import GaussianProcess, Population
@@ -38,6 +38,7 @@ class Features:
         self.kernel = Kernel(times, run.device)  # Φ¹
         self.gradient_kernel = Kernel(times, run.device)  # G¹
         self.response = Kernel(times, run.device)  # A¹
+        self.pulled = run.input_kernel  # ⟨φ¹_μ z¹_ν⟩ at present, once it came back
 
     def static_row(self, name: str) -> Tensor:
         """A normal number for each neuron that stays as it is, [1, members]."""
@@ -61,6 +62,7 @@ class Features:
         if drive is not None:
             z = z + Field(drive.view(-1, 1, 1, self._population.members))
         g = chained(self._bent.slope * z.value, [(self._bent.curvature * z.value, self._h), (self._bent.slope, z)])
+        self.pulled = pairing(Field(self._bent.value), z)
         self._g.append(g)
         self.gradient_kernel.set(self._g.kernel())
         step = run.constants.rate["embedding"] * run.input_kernel * run.errors_now

@@ -79,6 +79,13 @@ class Field:
         )
 
 
+def pairing(first: Field, second: Field) -> Tensor:
+    """⟨X_μ Y_ν⟩ at present, [P, P]; where a field is the same for all inputs, [P, 1] or [1, P]."""
+    sizes = torch.broadcast_shapes(first.value.shape[1:], second.value.shape[1:])
+    x, y = (each.value.expand(-1, *sizes).flatten(1) for each in (first, second))
+    return x @ y.T / x.shape[1]
+
+
 def chained(value: Tensor, parts: Iterable[tuple[Tensor, Field]]) -> Field:
     """A function of fields: its value, and its partial derivative by each of them."""
     return Field(value, _summed([{k: t.map(slope.mul) for k, t in of.tangents.items()} for slope, of in parts]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,13 +19,7 @@ from mssp.replicas.replica import Replica
 _BYTES_AT_ONCE = 1 << 30  # of weights: networks beyond that come one group after the other
 
 
-def trained(
-    experiment: Experiment,
-    width: int,
-    seeds: Sequence[int],
-    device: torch.device,
-    on_step: Callable[[], None] | None = None,
-) -> list[Observables]:
+def trained(experiment: Experiment, width: int, seeds: Sequence[int], device: torch.device) -> list[Observables]:
     """What each network of that width shows in training, one for every seed."""
     program = MLPProgram(experiment.config(width))
     plan = experiment.member(width)
@@ -34,11 +28,11 @@ def trained(
     found: list[Observables] = []
     for start in range(0, len(seeds), at_once):
         lockstep = Lockstep(program, [Replica(plan, seed) for seed in seeds[start : start + at_once]], device=device)
-        found += _watched(experiment, lockstep, on_step)
+        found += _watched(experiment, lockstep)
     return found
 
 
-def _watched(experiment: Experiment, lockstep: Lockstep, on_step: Callable[[], None] | None) -> list[Observables]:
+def _watched(experiment: Experiment, lockstep: Lockstep) -> list[Observables]:
     device, replicas = lockstep.device, len(lockstep.replicas)
     trained = len(experiment.inputs)
     x = torch.from_numpy(experiment.all_inputs).float().to(device)
@@ -50,8 +44,6 @@ def _watched(experiment: Experiment, lockstep: Lockstep, on_step: Callable[[], N
         states.append(_state(experiment, lockstep, x))
         if step < experiment.steps:
             lockstep.step(batch, targets)
-        if on_step is not None:
-            on_step()
     fields = {name: torch.stack([state[name] for state in states], 1) for name in states[0]}  # [R, steps + 1, ...]
     f = fields["f"]
     loss = 0.5 * (f[:, :, :trained] - y).square().mean(-1)
@@ -94,7 +86,7 @@ def _state(experiment: Experiment, lockstep: Lockstep, x: Tensor) -> dict[str, T
         "g2": _gram(back[2].flatten(2) * config.experts * wide_experts),
         "router_gradient": _gram(back[1] * config.experts),
         "router_mean": psi.mean(-1),
-        "router_variance": psi.var(-1, correction=0),
+        "router_variance": psi.var(-1),  # as an estimate of that over all experts there could be
     }
 
 

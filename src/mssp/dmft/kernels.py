@@ -57,7 +57,7 @@ class Kernel:
         self.matrix[now, so_far] = rows
         block = self.matrix[now, now]
         self.matrix[now, now] = (block + block.T) / 2
-        self.matrix[so_far, now] = self.matrix[now, so_far].T
+        self.matrix[so_far, now] = self.matrix[now, so_far].T.clone()
 
     def set_response(self, to_past: Tensor, to_present: Tensor | None = None) -> None:
         """The present's rows of a response: to what is past, [P, past rows], and to the present, [P, P]."""

@@ -82,6 +82,7 @@ class RegimeOne:
         g_psi = self.experts.router_gradients(r)
         self._g2.append(g2)
         self.g_psi.append(g_psi)
+        self.passed = self.experts.passed(z, g2, g_psi, iota)
         self.gradient_kernel.set(self._g2.kernel())
         self.router_kernel.set(self.g_psi.kernel())
         b2 = self._u2.response_so_far(g2, self.experts.gradient_response(z))

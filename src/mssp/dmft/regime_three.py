@@ -105,6 +105,7 @@ class RegimeThree:
         self._g2.append(g2)
         self._g2_mean.append(g2_mean)
         self.g_psi.append(g_psi)
+        self.passed = self.experts.passed(z, g2, g_psi, iota)
         self.gradient_kernel.set(self._g2.kernel())
         self.router_kernel.set(self.g_psi.kernel())
         self._shared_gradients.set(self._g2_mean.kernel())

@@ -84,6 +84,7 @@ class RegimeTwo:
         g_psi = self.experts.router_gradients(r)
         self._g2.append(g2)
         self.g_psi.append(g_psi)
+        self.passed = self.experts.passed(z, g2, g_psi, units)
         self.gradient_kernel.set(self._g2.kernel())
         self.router_kernel.set(self.g_psi.kernel())
         b_psi = self._u_psi.response_so_far(g_psi, self.experts.router_response(r))

@@ -35,6 +35,18 @@ class Seen(NamedTuple):
     memory: Tensor
 
 
+class Passed(NamedTuple):
+    """What passes through the weights on both sides of the experts, as overlaps: Wx · y = x · Wᵀy.
+
+    Args:
+        outputs: v·h³/N, which is f, [P].
+        features: φ¹_μ · N ∂f_ν/∂φ¹, per neuron, [P, P].
+    """
+
+    outputs: Tensor
+    features: Tensor
+
+
 class Run:
     """The shared state of a solution in progress."""
 

@@ -30,6 +30,8 @@ class Solution:
     Args:
         found: by name, with standard errors (``observables.py`` has the names).
         draws: each independent solution.
+        contradictions: by how much ``outputs`` and ``features`` differ as the two sides of a layer of weights see them,
+            relative to their size over all times: zero but for errors of the solution.
         warnings: what a reader should know, one line each.
     """
 
@@ -38,6 +40,7 @@ class Solution:
     samples: Samples
     found: Averaged
     draws: tuple[Observables, ...]
+    contradictions: Averaged
     warnings: tuple[str, ...]
 
     @property
@@ -92,8 +95,11 @@ def solve(
         if on_solved is not None:
             on_solved()
     found = averaged([draw.observables for draw in draws])
-    warnings = _warnings(experiment, found, draws, samples)
-    return Solution(experiment, of, sizes, found, tuple(draw.observables for draw in draws), tuple(warnings))
+    contradictions = averaged([draw.contradictions for draw in draws])
+    warnings = _warnings(experiment, found, contradictions, draws, samples)
+    return Solution(
+        experiment, of, sizes, found, tuple(draw.observables for draw in draws), contradictions, tuple(warnings)
+    )
 
 
 def _sizes(experiment: Experiment, samples: int) -> Samples:
@@ -114,7 +120,9 @@ def _bytes(sizes: Samples, experiment: Experiment) -> int:
     return 8 * len(experiment.all_inputs) * (experiment.steps + 1) * (of_grid + own + noise)
 
 
-def _warnings(experiment: Experiment, found: Averaged, draws: list[Marched], samples: int) -> list[str]:
+def _warnings(
+    experiment: Experiment, found: Averaged, contradictions: Averaged, draws: list[Marched], samples: int
+) -> list[str]:
     told = []
     plan = experiment.plan
     if not np.any(found.mean["f"]):
@@ -129,6 +137,9 @@ def _warnings(experiment: Experiment, found: Averaged, draws: list[Marched], sam
             told.append(f"too few samples: {worst} is known to {error:.0%} only; try {4 * samples}")
     else:
         told.append("one solution says nothing of its error: use two or more")
+    off = max(float(np.linalg.norm(each)) for each in contradictions.mean.values())
+    if off > _LARGE_ERROR:
+        told.append(f"too few samples: what passes through a layer of weights differs by {off:.0%} between its sides")
     if experiment.gate == "softmax" and plan.regime != "I":
         told.append("softmax gates are not bounded: strictly there is no limit as experts become many (docs/dmft.md)")
     heavy = [draw.heavy_from for draw in draws if draw.heavy_from is not None]

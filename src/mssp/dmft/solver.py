@@ -24,7 +24,7 @@ from mssp.dmft.readout import Readout
 from mssp.dmft.regime_one import RegimeOne
 from mssp.dmft.regime_three import RegimeThree
 from mssp.dmft.regime_two import RegimeTwo
-from mssp.dmft.run import Run, Samples, Seen
+from mssp.dmft.run import Passed, Run, Samples, Seen
 
 
 class Site(Protocol):
@@ -32,6 +32,7 @@ class Site(Protocol):
 
     experts: Experts
     g_psi: History
+    passed: Passed
     output_kernel: Kernel
     gradient_kernel: Kernel
     router_kernel: Kernel
@@ -47,9 +48,15 @@ _HEAVY = 0.1  # of a mean over many experts, carried by one: it has not settled,
 
 @dataclass(frozen=True)
 class Marched:
-    """One solution, and the step from which on one of many experts carried the router's gradient, if there was one."""
+    """One solution.
+
+    Args:
+        contradictions: what passes through a layer of weights is the same on both sides: by how much it is not.
+        heavy_from: the step from which on one of many experts carried the router's gradient, if there was one.
+    """
 
     observables: Observables
+    contradictions: Observables
     experts: int
     heavy_from: int | None
 
@@ -60,7 +67,7 @@ def march(experiment: Experiment, of: Constants, samples: Samples, seed: int, de
     run = Run(experiment, of, samples, seed, device)
     features, readout = Features(run), Readout(run)
     site = _site(run, features)
-    logits, heavy_from = [], None
+    logits, found_by_layers, found_by_experts, heavy_from = [], [], [], None
     for step in range(experiment.steps + 1):
         run.times.step = step
         try:
@@ -72,11 +79,22 @@ def march(experiment: Experiment, of: Constants, samples: Samples, seed: int, de
         except FloatingPointError as error:
             raise ValueError(_diverged(run, str(error))) from None
         readout.step()
+        found_by_layers.append(Passed(readout.f[step], features.pulled))
+        found_by_experts.append(site.passed)
         logits.append(site.experts.psi.value.flatten(1))
         if heavy_from is None and samples.experts > 1 and site.g_psi.largest_share() > _HEAVY + 20 / samples.experts:
             heavy_from = step
     found = _observables(run, features, site, readout, torch.stack(logits))
-    return Marched(found, samples.experts, heavy_from)
+    return Marched(found, _contradictions(found_by_layers, found_by_experts), samples.experts, heavy_from)
+
+
+def _contradictions(layers: list[Passed], experts: list[Passed]) -> Observables:
+    """How far the two sides of the weights are apart, over all times, relative to what passes through them."""
+    found = {}
+    for name in Passed._fields:
+        ours, theirs = (torch.stack([getattr(each, name) for each in side]) for side in (layers, experts))
+        found[name] = ((ours - theirs) / ours.norm().clamp_min(1e-300)).cpu().numpy()
+    return found
 
 
 def _site(run: Run, features: Features) -> Site:
@@ -107,7 +125,7 @@ def _observables(run: Run, features: Features, site: Site, readout: Readout, psi
         "phi3": readout.kernel,
         "g3": readout.gradient_kernel,
         "router_mean": psi.mean(-1),
-        "router_variance": psi.var(-1, correction=0),
+        "router_variance": psi.var(-1) if psi.shape[-1] > 1 else torch.zeros_like(psi[..., 0]),
     }
     over_rows = {"phi2": site.output_kernel, "g2": site.gradient_kernel, "router_gradient": site.router_kernel}
     arrays = {name: each.cpu().numpy() for name, each in found.items()}

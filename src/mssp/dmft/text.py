@@ -19,7 +19,6 @@ SYMBOLS = {
     "router_gradient": "G^ψ", "router_mean": "mean ψ", "router_variance": "var ψ",
 }  # fmt: skip
 _ROWS = 11  # steps that a table shows
-_FALLS = -0.7  # an exponent of the bias that says: it falls about as 1/N
 
 
 def heading(solution: Solution) -> str:
@@ -30,10 +29,8 @@ def heading(solution: Solution) -> str:
         "II": f"M/N = {of.experts_per_width:g}, N_e = {of.expert_width}",
         "III": f"M/N = {of.experts_per_width:g}, N_e/N = {of.expert_width_ratio:g}",
     }[plan.regime or ""]
-    return (
-        f"the limit of {plan.scheme} in regime {plan.regime}: {sizes}, {experiment.activation}, {experiment.gate} gates, "
-        f"{len(experiment.inputs)} inputs, lr {plan.lr:g}"
-    )
+    of_what = f"{experiment.activation}, {experiment.gate} gates, inputs {len(experiment.inputs)}, lr {plan.lr:g}"
+    return f"the limit of {plan.scheme} in regime {plan.regime}: {sizes}, {of_what}"
 
 
 def lines(solution: Solution, comparison: Comparison | None = None) -> list[str]:
@@ -45,22 +42,23 @@ def lines(solution: Solution, comparison: Comparison | None = None) -> list[str]
 
 
 def _over_time(solution: Solution) -> list[str]:
-    inputs = len(solution.experiment.all_inputs)
     mean, error = solution.mean, solution.found.error
+    # In Regime I all experts have one ψ; elsewhere they differ, about a mean that says little.
+    router = "router_mean" if solution.experiment.plan.regime == "I" else "router_variance"
     columns = {
         "loss": (mean["loss"], error["loss"]),
         "f of the first": (mean["f"][:, 0], error["f"][:, 0]),
-        **{f"tr {SYMBOLS[name]}": _traces(solution, name) for name in ("phi1", "phi2", "phi3", "g1")},
-        "G³": (np.diag(mean["g3"]), np.diag(error["g3"])),
-        "mean ψ": (mean["router_mean"][:, 0], error["router_mean"][:, 0]),
-        "var ψ": (mean["router_variance"][:, 0], error["router_variance"][:, 0]),
+        **{f"tr {SYMBOLS[name]}": _traces(solution, name) for name in ("phi1", "phi3", "g1")},
+        SYMBOLS[router]: (mean[router][:, 0], error[router][:, 0]),
     }
     width = 17
     rows = [f"{'step':>4}" + "".join(f"{name:>{width}}" for name in columns), "─" * (4 + width * len(columns))]
     for step in _shown_steps(len(mean["loss"])):
         cells = [Estimate(float(value[step]), float(off[step])).text(4) for value, off in columns.values()]
         rows.append(f"{step:>4}" + "".join(f"{cell:>{width}}" for cell in cells))
-    rows.append(f"± one standard error of {solution.found.count} solutions; traces are means over {inputs} inputs")
+    rows.append(
+        f"± one standard error, from {solution.found.count} independent solutions; traces are means over inputs"
+    )
     return rows
 
 
@@ -102,21 +100,18 @@ def _deviations(comparison: Comparison) -> list[str]:
 
 def verdict(comparison: Comparison) -> str:
     """One line: whether networks come closer to the limit as they grow, and how close they are."""
-    known = {name: comparison.exponents[name] for name in MAIN if name in comparison.exponents}
-    known = {name: each for name, each in known.items() if not math.isnan(each.value)}
-    largest = comparison.largest
-    close = max((largest.deviation[name] for name in MAIN), default=math.nan)
-    there = f"at N = {largest.width} they are within {close:.1%}"
+    word, largest, exponents = comparison.verdict, comparison.largest, comparison.exponents
+    there = [name for name in MAIN if name in exponents]
+    if not there:
+        return f"{word}: the limit is zero throughout"
+    close = f"at N = {largest.width} they are within {max(largest.deviation[name] for name in there):.1%}"
+    if word == "slow":
+        which = ", ".join(f"{SYMBOLS[name]} as N^{exponents[name].text(2)}" for name in comparison.slow)
+        return f"slow: the bias falls more slowly than 1/N ({which}); {close}"
+    known = [name for name in there if exponents[name].value + exponents[name].ci < 0]
     if not known:
-        return f"unclear: the bias is smaller than the noise of these seeds; {there}"
-    slow = [name for name, each in known.items() if each.value - each.ci > _FALLS]
-    if slow:
-        which = ", ".join(f"{SYMBOLS[name]} as N^{known[name].text(2)}" for name in slow)
-        return f"slow: the bias falls more slowly than 1/N ({which}); {there}"
-    falls = (
-        f"as N^{known['f'].text(2)} in f" if "f" in known else f"about as 1/N in {', '.join(map(SYMBOLS.get, known))}"
-    )
-    return f"converges: the bias falls {falls}; {there}"
+        return f"unclear: the bias is hidden in the noise of these seeds; {close}"
+    return f"converges: the bias falls as N^{exponents[known[0]].text(2)} in {SYMBOLS[known[0]]}; {close}"
 
 
 def as_json(solution: Solution, comparison: Comparison | None = None) -> dict[str, Any]:

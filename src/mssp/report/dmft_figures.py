@@ -1,0 +1,290 @@
+"""The picture of a limit: what an infinitely large network does in training, and finite ones beside it.
+
+Every panel over the steps shows one quantity. The limit has a colour of its own, and is dashed where finite networks
+are drawn too, which are solid and darker the wider they are. Inputs that nothing is trained on are dotted.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mssp.dmft.comparison import Comparison
+from mssp.dmft.observables import Array, Averaged, Observables, averaged
+from mssp.dmft.solution import Solution
+from mssp.dmft.text import SYMBOLS, blocks, heading, verdict
+from mssp.report.check_figures import _DASHED, _DOTTED, _SMALL, _leave_empty, _legend_lines, _line, _log_axis, _stroke
+from mssp.report.figures import MUTED, Canvas, _signed, axis_title, band_outline, many, name_once, shades
+from mssp.statistics import Estimate
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_Dict = dict[str, Any]
+_Axes = tuple[_Dict, _Dict, _Dict]
+_Finite = Mapping[int, Observables]  # means over networks, by width
+
+# Panels in the order of rows: what each shows, and more exactly. The distance from the limit ends the first row.
+_PANELS = {
+    "loss": ("Training loss", "half the mean squared error"),
+    "f": ("Outputs", "one line for each of P = {inputs} inputs"),
+    "phi1": ("Features", "mean square over units and inputs"),
+    "phi2": ("Expert units behind their gates", "mean square over units and inputs"),
+    "phi3": ("Sum over experts", "mean square over units and inputs"),
+    "g1": ("Gradient at features", "mean square, scaled to order one"),
+    "g2": ("Gradient at expert units", "mean square, scaled to order one"),
+    "g3": ("Readout weights", "mean square, scaled to order one"),
+    "router_mean": ("Mean of router logits", "over experts and inputs"),
+    "router_variance": ("Variance of router logits", "over experts, the mean over inputs"),
+    "router_gradient": ("Gradient at router logits", "mean square, scaled to order one"),
+}
+_KERNELS = ("phi1", "phi2", "phi3", "g1", "g2", "router_gradient")
+_COLUMNS, _ROWS, _PANEL, _GAPS, _ABOVE = 3, 4, (320, 190), (84, 106), 46
+_ACCENT = "#00a37a"  # green stands out from all shades of widths, light and dark
+_LIMIT, _UNSEEN, _TARGET, _ERROR = "limit, N → ∞", "unseen inputs", "target", "± 1 standard error"
+_DIAMOND: _Dict = {"symbol": "diamond-open", "size": 8, "color": MUTED, "line": {"width": 1.5}}
+# Of what is compared over widths; markers are for those who see no colours.
+_COMPARED = {
+    "f": ("#1a1a1a", "circle"), "phi1": ("#0072b2", "square"),
+    "phi3": ("#d55e00", "diamond"), "g1": ("#aa4499", "triangle-up"),
+}  # fmt: skip
+_BESIDE = 0.02  # of the widths' axis: so far neighbours stand apart, that error bars do not cover each other
+_ABOVE_ALL = 1.6  # times the largest deviation, at the smallest width: there the line of slope −1 starts
+_LOWEST_BAR = 0.25  # of a deviation: bars that reach lower leave the panel
+_LEAST_SPAN = 0.05  # of the largest value, that a panel spans: noise is not to look like training
+_ROUNDING = 1e-12  # less is zero
+
+
+def dmft_figure(solution: Solution, comparison: Comparison | None = None) -> Figure:
+    """A limit over training, with bands of one standard error; with a comparison, finite networks beside it.
+
+    >>> from mssp.dmft import example, solve
+    >>> from mssp.report.figures import description_of
+    >>> limit = solve(example("II", "mssp", inputs=2, steps=3), samples=400, solves=2)
+    >>> "It shows the limit over 3 steps of training" in description_of(dmft_figure(limit))
+    True
+
+    Rows show outputs, forward signals, backward signals and the router. With a comparison, the first row ends with the
+    distance of finite networks from the limit over their width, in log-log.
+    """
+    limit = averaged([_curves(draw, solution) for draw in solution.draws])
+    widths = () if comparison is None else comparison.widths
+    finite = {at.width: _curves(at.networks.mean, solution) for at in widths}
+    canvas = _sheet(solution, comparison)
+    for number, name in enumerate(_PANELS):
+        row, column = divmod(number + (number > 1), _COLUMNS)
+        axes = canvas.axes(row, column)
+        if row == 0 and not finite:  # two panels have the room of three
+            half, gap = canvas.inner[0] / 2, _GAPS[0] / 2
+            ends = column * (half + gap), half - gap + column * (half + gap)
+            axes[0]["domain"] = [end / canvas.inner[0] for end in ends]
+        _draw_over_steps(canvas, axes, name, solution, limit, finite)
+    if comparison is not None:
+        _draw_deviations(canvas, canvas.axes(0, _COLUMNS - 1), comparison)
+    name_once(canvas.data, "lines")
+    name_once(canvas.data, "lines+markers")
+    for name, style in _marks(solution).items():
+        canvas.mark(name, legend="legend", legendrank=_after_widths(finite, 2), **style)
+    return canvas.figure(_words(solution, limit, comparison, finite))
+
+
+def _curves(found: Observables, solution: Solution) -> dict[str, Array]:
+    """What panels show by name, [steps + 1, lines]: linear, so that of a mean it is the mean."""
+    inputs = len(solution.experiment.all_inputs)
+    traces = {name: np.trace(blocks(found[name], name, solution), axis1=1, axis2=2) / inputs for name in _KERNELS}
+    router = {name: found[name].mean(1) for name in ("router_mean", "router_variance")}
+    curves = {"f": found["f"], "loss": found["loss"], "g3": np.diag(found["g3"]), **traces, **router}
+    return {name: np.where(np.abs(each) < _ROUNDING, 0.0, each).reshape(len(each), -1) for name, each in curves.items()}
+
+
+def _sheet(solution: Solution, comparison: Comparison | None) -> Canvas:
+    """An empty figure: its title, what a reader should know, and its legends, one under the other."""
+    across = _COLUMNS * _PANEL[0] + (_COLUMNS - 1) * _GAPS[0]
+    labels = {"legend": [_LIMIT, *_marks(solution)]}
+    if comparison is not None:
+        labels["legend"] += [_width_name(at.width) for at in comparison.widths]
+        labels["legend2"] = [*_exponent_names(comparison).values(), "slope −1"]
+    lines = {legend: _legend_lines(each, across) for legend, each in labels.items()}
+    notes = [line for warning in solution.warnings for line in textwrap.wrap(f"Note: {warning}", across // 7)]
+    title = heading(solution).replace("N_e", "Nₑ")
+    rows = len(notes) + sum(lines.values())
+    canvas = Canvas(f"{title[0].upper()}{title[1:]}", (_COLUMNS, _ROWS), _PANEL, _GAPS, _ABOVE, rows)
+    if notes:
+        text = "<br>".join(escape(line, quote=False) for line in notes)
+        below_title = canvas.layout["margin"]["t"] - canvas.under_title
+        canvas.note(text, size=13, colour=MUTED, x=0, y=1, yshift=below_title, yanchor="top")
+    row = len(notes)
+    for legend, taken in lines.items():
+        canvas.legend(legend, row)
+        row += taken
+    return canvas
+
+
+def _after_widths(finite: _Finite, place: int) -> int:
+    """A rank in the legend, where widths are their own."""
+    return max(finite, default=0) + place
+
+
+def _marks(solution: Solution) -> dict[str, _Dict]:
+    """Entries of the legend for what is no line of its own."""
+    found: dict[str, _Dict] = {_TARGET: {"mode": "markers", "marker": _DIAMOND}}
+    if solution.experiment.test_inputs is not None:
+        found[_UNSEEN] = {"mode": "lines", "line": _stroke(MUTED, _DOTTED)}
+    if len(solution.draws) > 1:
+        square = {"symbol": "square", "size": 13, "color": _ACCENT, "opacity": 0.35}
+        found[_ERROR] = {"mode": "markers", "marker": square}
+    return found
+
+
+# -- over steps --------------------------------------------------------------------------------------------------------
+
+
+def _draw_over_steps(
+    canvas: Canvas, axes: _Axes, name: str, solution: Solution, limit: Averaged, finite: _Finite
+) -> None:
+    """Bands, over them finite networks, over them the limit."""
+    x, y, on = axes
+    title, detail = _PANELS[name]
+    canvas.heading([title], detail.format(inputs=len(solution.experiment.all_inputs)))
+    steps, trained = solution.experiment.steps, len(solution.experiment.inputs)
+    bands, lines, limits = [], [], []
+    for index, (values, errors) in enumerate(zip(limit.mean[name].T, limit.error[name].T, strict=True)):
+        dash = _DOTTED if name == "f" and index >= trained else ""
+        for (width, curves), colour in zip(finite.items(), shades(len(finite)), strict=True):
+            stroke = _stroke(colour, dash or "solid")
+            lines.append(_steps_line(_width_name(width), name, index, curves[name][:, index], stroke, width))
+        stroke = {"color": _ACCENT, "width": 2.5, "dash": dash or (_DASHED if finite else "solid")}
+        limits.append(_steps_line(_LIMIT, name, index, values, stroke, _after_widths(finite, 1)))
+        bands.append(_band(values, errors))
+    targets = [_targets(solution.experiment.targets, 1.05 * steps)] if name == "f" else []
+    traces = [*bands, *lines, *limits, *targets]
+    shown = [value for trace in traces for value in trace["y"] if value is not None]
+    if not any(shown):
+        _leave_empty(canvas, axes, "zero throughout" if shown else "not finite")
+        return
+    every = next((unit for unit in (1, 2, 5, 10, 20, 50, 100, 200, 500) if steps <= 8 * unit), steps)
+    x |= {"range": [-0.03 * steps, 1.09 * steps], "tick0": 0, "dtick": every, "title": axis_title("step t"), **_SMALL}
+    low, high = min(shown), max(shown)
+    space = max(0.08 * (high - low), (_LEAST_SPAN * max(abs(low), abs(high)) - high + low) / 2)
+    y |= {"range": [low - space, high + space], "nticks": 6, "exponentformat": "power", **_SMALL}
+    y["title"] = _symbol_title(name)
+    canvas.data += [trace | on for trace in traces if trace["x"]]
+
+
+def _steps_line(label: str, name: str, index: int, values: Array, stroke: _Dict, rank: int) -> _Dict:
+    ys = [float(value) if math.isfinite(value) else None for value in values]
+    of = f", input {index + 1}" if name == "f" else ""
+    told = [f"step {step}{of}<br>{_signed(value, 4)}" for step, value in enumerate(values)]
+    return _line(range(len(ys)), ys, told, name=label, line=stroke, legendrank=rank) | {"mode": "lines"}
+
+
+def _band(values: Array, errors: Array) -> _Dict:
+    outline = band_outline(range(len(values)), [Estimate(*each) for each in zip(values, errors, strict=True)])
+    band = _line([x for x, _ in outline], [y for _, y in outline], (), name=_LIMIT)
+    fill = {"fill": "toself", "fillcolor": _ACCENT, "opacity": 0.25}
+    return band | fill | {"mode": "none", "hoverinfo": "skip", "hovertemplate": None}
+
+
+def _targets(targets: Array, place: float) -> _Dict:
+    told = [f"of input {index + 1}<br>{_signed(target, 4)}" for index, target in enumerate(targets)]
+    marks = _line([place] * len(targets), targets.tolist(), told, name=_TARGET, marker=_DIAMOND)
+    return marks | {"mode": "markers"}
+
+
+def _symbol_title(name: str) -> _Dict:
+    text = f"tr {SYMBOLS[name]}(t,t) / P" if name in _KERNELS else "G³(t,t)" if name == "g3" else SYMBOLS[name]
+    title = axis_title(text)
+    return title | {"text": title["text"].replace("^ψ", "<sup>ψ</sup>")}
+
+
+# -- over widths -------------------------------------------------------------------------------------------------------
+
+
+def _draw_deviations(canvas: Canvas, axes: _Axes, comparison: Comparison) -> None:
+    """A line per quantity whose limit is not zero, over a line of slope −1."""
+    x, y, on = axes
+    judged = verdict(comparison).partition(":")[0]
+    canvas.heading(["Distance from the limit"], f"means over networks ± their noise · {judged}")
+    widths = [at.width for at in comparison.widths]
+    low, high = math.log10(widths[0]), math.log10(widths[-1])
+    space = 0.08 * (high - low) or 0.2
+    ends = low - space, high + space
+    lines = [_deviation_line(comparison, name, label, ends) for name, label in _exponent_names(comparison).items()]
+    points = [point for line in lines for point in zip(line["y"], line["error_y"]["array"], strict=True) if point[0]]
+    if not points:
+        _leave_empty(canvas, axes, "the limit is zero")
+        return
+    top = _ABOVE_ALL * max(value for value, _ in points)
+    heights = [top * widths[0] / width for width in widths]
+    guide = _line(widths, heights, ["as 1/N"] * len(widths), name="slope −1", legend="legend2", legendrank=9)
+    guide |= {"mode": "lines", "line": _stroke(MUTED, _DASHED)}
+    labelled = widths[:: math.ceil(len(widths) * 44 / _PANEL[0])]
+    x |= {"type": "log", "range": ends, "tickvals": labelled, "ticktext": list(map(str, labelled)), **_SMALL}
+    x["title"] = axis_title("width N")
+    reach = [end for value, bar in points for end in (value + bar, max(value - bar, _LOWEST_BAR * value))]
+    y |= _log_axis([top, *reach]) | {"title": axis_title("% of the limit’s size")}
+    canvas.data += [trace | on for trace in (guide, *lines)]
+    # plotly sets titles at the top; in a line as high as that of a larger font they are level with the entries.
+    text = '<span style="font-size:13px">exponent of N</span>  '
+    canvas.layout["legend2"]["title"] = {"text": text, "side": "left", "font": {"size": 16, "color": MUTED}}
+
+
+def _deviation_line(comparison: Comparison, name: str, label: str, ends: tuple[float, float]) -> _Dict:
+    colour, symbol = _COMPARED[name]
+    rank = list(_COMPARED).index(name)
+    beside = 10 ** (_BESIDE * (ends[1] - ends[0]) * (rank - (len(_COMPARED) - 1) / 2))
+    found = {at.width: (100 * at.deviation[name], 100 * at.error[name]) for at in comparison.widths}
+    ys = [value if 0 < value < math.inf else None for value, _ in found.values()]
+    up = [bar if math.isfinite(bar) else 0.0 for _, bar in found.values()]
+    # A bar that reaches to zero has no end on this axis: it leaves the panel.
+    down = [min(bar, 0.999 * (value or 0.0)) for value, bar in zip(ys, up, strict=True)]
+    told = [f"N = {width}<br>{value:.2f} % ± {bar:.2f} %" for width, (value, bar) in found.items()]
+    line = _line([width * beside for width in found], ys, told, name=label, legend="legend2", legendrank=rank)
+    line |= {"line": _stroke(colour), "marker": {"color": colour, "symbol": symbol, "size": 8}}
+    return line | {"error_y": {"array": up, "arrayminus": down, "color": colour, "thickness": 1.2, "width": 3}}
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _width_name(width: int) -> str:
+    return f"N = {width}"
+
+
+def _exponent_names(comparison: Comparison) -> dict[str, str]:
+    """Of what has a limit that is not zero, which deviations are relative to; as ``f: −0.98 ± 0.10``."""
+    found = {name: comparison.exponents[name] for name in _COMPARED if name in comparison.exponents}
+    told = {name: "in the noise" if math.isnan(each.value) else each.text(2) for name, each in found.items()}
+    return {name: f"{SYMBOLS[name]}: {words}" for name, words in told.items()}
+
+
+def _words(solution: Solution, limit: Averaged, comparison: Comparison | None, finite: _Finite) -> str:
+    count = len(solution.draws)
+    mean = f", the mean of {count} solutions with bands of one standard error" if count > 1 else ""
+    told = [f"It shows the limit over {many(solution.experiment.steps, 'step')} of training{mean}."]
+    if comparison is not None:
+        seeds = ", ".join(f"{at.width} ({many(at.networks.count, 'seed')})" for at in comparison.widths)
+        told.append(f"Beside it are means over finite networks of width N = {seeds}.")
+    for name, (title, _) in _PANELS.items():
+        ends = [
+            f"{title}: from {_listed(limit.mean[name][0])} to {_listed(limit.mean[name][-1], limit.error[name][-1])}"
+        ]
+        ends += [f"N = {width} comes to {_listed(curves[name][-1])}" for width, curves in list(finite.items())[-1:]]
+        told.append(f"{'; '.join(ends)}.")
+    if comparison is not None:
+        exponents = ", ".join(_exponent_names(comparison).values()) or "none"
+        told.append(f"Distance from the limit over width: {verdict(comparison)}. Exponents of N: {exponents}.")
+    return " ".join([*told, *(f"Note: {warning}." for warning in solution.warnings)])
+
+
+def _listed(values: Array, errors: Array | None = None) -> str:
+    off = np.full(len(values), np.nan) if errors is None else errors
+    return ", ".join(
+        f"{_signed(value, 4)}{'' if math.isnan(error) else f' ± {_signed(error, 2)}'}"
+        for value, error in zip(values, off, strict=True)
+    )
