@@ -16,7 +16,7 @@ from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.replica import Replica
 
-_BYTES_AT_ONCE = 1 << 30  # of weights: networks beyond that come one group after the other
+_BYTES_AT_ONCE = {"cpu": 1 << 30, "cuda": 16 << 30}  # of weights: networks beyond that come group by group
 
 
 def trained(experiment: Experiment, width: int, seeds: Sequence[int], device: torch.device) -> list[Observables]:
@@ -24,7 +24,7 @@ def trained(experiment: Experiment, width: int, seeds: Sequence[int], device: to
     program = MLPProgram(experiment.config(width))
     plan = experiment.member(width)
     weights = 4 * sum(int(np.prod(shape)) for shape in program.shapes.values())
-    at_once = max(1, _BYTES_AT_ONCE // weights)
+    at_once = max(1, _BYTES_AT_ONCE[device.type] // weights)
     found: list[Observables] = []
     for start in range(0, len(seeds), at_once):
         lockstep = Lockstep(program, [Replica(plan, seed) for seed in seeds[start : start + at_once]], device=device)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,10 +38,10 @@ class Population:
         self._pools.append(found)
         return found
 
-    def drawn(self, names: list[str]) -> Tensor:
-        """New rows, [names, members]."""
-        numbers = [normals(self.seed, f"{self.name}.{name}", 0, self.members) for name in names]
-        rows = torch.from_numpy(np.stack(numbers)).to(self.device, torch.float64)
+    def drawn(self, name: str, first: int, count: int) -> Tensor:
+        """New rows of one name, [count, members]."""
+        numbers = normals(self.seed, f"{self.name}.{name}", first * self.members, (first + count) * self.members)
+        rows = torch.from_numpy(numbers).to(self.device, torch.float64).view(count, self.members)
         rows -= rows.mean(1, keepdim=True)
         room = self.members // 2  # with more rows than that, nothing would be left of the last ones
         for pool in self._pools:
@@ -71,8 +70,7 @@ class Pool:
     def grow(self, count: int) -> Tensor:
         """Draw so many rows more; these, [count, members]."""
         if count:
-            names = [f"{self._name}.{self._count + index}" for index in range(count)]
-            self._room[self._count : self._count + count] = self._population.drawn(names)
+            self._room[self._count : self._count + count] = self._population.drawn(self._name, self._count, count)
             self._count += count
         return self._room[self._count - count : self._count]
 

@@ -77,7 +77,7 @@ def march(experiment: Experiment, of: Constants, samples: Samples, seed: int, de
             seen = site.backward(readout)
             features.backward(*seen, drive=site.drive())
         except FloatingPointError as error:
-            raise ValueError(_diverged(run, str(error))) from None
+            raise ValueError(_diverged(run, str(error), heavy_from)) from None
         readout.step()
         found_by_layers.append(Passed(readout.f[step], features.pulled))
         found_by_experts.append(site.passed)
@@ -110,8 +110,13 @@ def _check_loss(run: Run, readout: Readout) -> None:
         raise FloatingPointError(f"the loss went from {losses[0]:.3g} to {losses[1]:.3g}")
 
 
-def _diverged(run: Run, how: str) -> str:
-    step, lr = run.times.step, run.experiment.plan.lr
+def _diverged(run: Run, how: str, heavy_from: int | None) -> str:
+    step, lr, gate = run.times.step, run.experiment.plan.lr, run.experiment.gate
+    if heavy_from is not None:
+        return (
+            f"there is no limit here: from step {heavy_from} on, one of {run.samples.experts} experts carries much of "
+            f"the router's gradient, and at step {step} {how}; {gate} gates have heavy tails: use sigmoid, or less lr"
+        )
     return f"gradient descent diverges at step {step}: {how}; use a learning rate below {lr:g}"
 
 
