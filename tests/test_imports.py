@@ -86,6 +86,7 @@ ORDER_WITHIN = {
         "owner", "database", "store", "export", "trial", "transfer", "learning_rates", "transfer_text", "execution",
         "on_ray", "progress", "grids", "tuning", "tuning_text", "evaluation",
     ],
+    "report": ["canvas", "figures", "check_figures", "dmft_figures", "saving"],
 }  # fmt: skip
 
 

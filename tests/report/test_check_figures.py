@@ -12,8 +12,8 @@ import pytest
 
 from mssp.coordcheck.judgement import Quantity
 from mssp.coordcheck.result import Check
+from mssp.report.canvas import description_of
 from mssp.report.check_figures import evaluation_figure, exponents_figure, sizes_figure
-from mssp.report.figures import description_of
 from mssp.report.saving import html_of
 from mssp.statistics import Estimate
 from mssp.theory.expected import Prediction

@@ -16,8 +16,8 @@ from mssp.dmft.comparison import compared
 from mssp.dmft.constants import constants
 from mssp.dmft.observables import Observables, averaged
 from mssp.dmft.run import Samples
+from mssp.report.canvas import description_of
 from mssp.report.dmft_figures import dmft_figure
-from mssp.report.figures import description_of
 from mssp.report.saving import html_of
 
 pytest.importorskip("plotly")
@@ -55,9 +55,7 @@ def observed(scale: float) -> Observables:
 def limit_of(draws: Sequence[Observables], warnings: Sequence[str] = ()) -> Solution:
     experiment = example("II", "mssp", inputs=TRAINED, test_inputs=UNSEEN, steps=STEPS)
     found, nothing = averaged(draws), averaged([{}])
-    return Solution(
-        experiment, constants(experiment), Samples(1, 1, 1), found, tuple(draws), nothing, tuple(warnings)
-    )
+    return Solution(experiment, constants(experiment), Samples(1, 1, 1), found, tuple(draws), nothing, tuple(warnings))
 
 
 def with_networks(solution: Solution, widths: Sequence[int] = (16, 32)) -> Comparison:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from mssp.report import saving
-from mssp.report.figures import description_of, transfer_figure
+from mssp.report.canvas import description_of
+from mssp.report.figures import transfer_figure
 from mssp.report.saving import save, title_of
 from mssp.sweep.transfer import Metric, Score, Transfer
 

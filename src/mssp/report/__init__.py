@@ -1,1 +1,1 @@
-"""What sweeps found, as figures: the learning-rate transfer, how scores scale with width, tuned multipliers."""
+"""Figures: of what sweeps found, of what a check measured, and of limits beside finite networks."""

@@ -10,19 +10,43 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mssp.coordcheck.judgement import Quantity
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
-from mssp.report.figures import MUTED, Canvas, axis_title, band_outline, many, name_once, shades
-from mssp.statistics import Estimate
+from mssp.report.canvas import (
+    DASHED,
+    DOTTED,
+    MUTED,
+    SMALL_TICKS,
+    Axes,
+    Canvas,
+    Json,
+    axis_title,
+    band_trace,
+    error_bars,
+    growing_axis,
+    inner_size,
+    legend_rows,
+    line_trace,
+    log_axis,
+    many,
+    on_log_axis,
+    shades,
+    signed,
+    space_around,
+    steps_axis,
+    stroke,
+    swatch,
+    values_of,
+)
+from mssp.statistics import Estimate, finite
 from mssp.theory.propagation import Exponent
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_Dict = dict[str, Any]
 _Panels = Mapping[str, Sequence[Quantity]]  # by title
 
 # Layers have colours of Okabe and Ito, which the colour-blind tell apart, terms have others, of Tol. Markers are for
@@ -52,7 +76,7 @@ _TITLES = {
 _MOST = 12  # panels of a figure about whose quantities nothing is known
 _EARLY = (1, 2, 5, 10)  # updates at which things begin; the last one shows what they have come to
 _GAPS, _ABOVE = (64, 104), 46  # pixels between panels, and above one for its heading
-_LEAST_DECADES, _LEAST_EXPONENTS = 1.0, 1.2  # that a panel spans: noise is not to look like a slope
+_LEAST_EXPONENTS = 1.2  # that a panel spans: noise is not to look like a slope
 # The first row of an evaluation; a second quantity is dotted.
 _TRAINED = {
     "training loss": ("loss",),
@@ -60,8 +84,6 @@ _TRAINED = {
     "router logits ‖ψ‖": ("activation/router",),
     "router scores, lowest dotted": ("router/highest", "router/lowest"),
 }
-_DASHED, _DOTTED = "6px,4px", "2px,3px"
-_SMALL: _Dict = {"tickfont": {"size": 12}}
 
 
 def sizes_figure(check: Check, names: Sequence[str] | None = None) -> Figure:
@@ -83,15 +105,15 @@ def sizes_figure(check: Check, names: Sequence[str] | None = None) -> Figure:
         lines = [_sizes_line(check, each, *of) for of in zip(steps, shades(len(steps)), strict=True)]
         sizes = [value for line in lines for value in line["y"] if value is not None]
         if not sizes:
-            _leave_empty(canvas, axes, "exactly zero" if each.verdict == "zero" else "zero or not finite")
+            canvas.leave_empty(axes, "exactly zero" if each.verdict == "zero" else "zero or not finite")
             continue
-        x |= _growing_axis(check, panel[0])
-        y |= _log_axis(sizes)
+        x |= growing_axis(check.sizes, f"{check.axis} {_symbol(check)}", panel[0], 0.06)
+        y |= log_axis(sizes)
         canvas.data += [line | on for line in (*_guide(check, each, steps), *lines) if any(line["y"])]
     if not chosen:
-        _leave_empty(canvas, canvas.axes(0, 0), "not measured")
+        canvas.leave_empty(canvas.axes(0, 0), "not measured")
     if any(trace["name"] == "expected" for trace in canvas.data):
-        canvas.mark("expected slope", mode="lines", line=_stroke(MUTED, _DASHED))
+        canvas.mark("expected slope", mode="lines", line=stroke(MUTED, DASHED))
     told = " ".join(f"{each.name}: {_verdict(each)}." for each in chosen)
     after = ", ".join(map(str, steps))
     what = f"sizes in log-log after {after} of {many(check.steps, 'update')}, in {many(len(chosen), 'panel')}"
@@ -122,7 +144,7 @@ def exponents_figure(check: Check, names: Sequence[str] | None = None) -> Figure
     for number, (title, drawn) in enumerate(panels.items()):
         _draw_exponents(canvas, check, canvas.axes(*divmod(number, columns)), title, drawn, styles)
     if not panels:
-        _leave_empty(canvas, canvas.axes(0, 0), "not measured")
+        canvas.leave_empty(canvas.axes(0, 0), "not measured")
     _mark_expected(canvas)
     what = f"exponents over {many(check.steps, 'update')}, in {many(len(panels), 'panel')}"
     return _finished(canvas, check, what, _exponent_words(panels))
@@ -146,13 +168,9 @@ def evaluation_figure(check: Check) -> Figure:
     labels = {_SHADES: [f"{_symbol(check)} = {size}" for size in check.sizes]} if trained else {}
     canvas = _sheet(check, "evaluation", (4, 3), (250, 190), {**labels, **_labels(styles)})
     _draw_training(canvas, check)
-    across = canvas.inner[0]
-    third = (across - 2 * _GAPS[0]) / 3
     for number, (title, drawn) in enumerate(panels.items()):
         row, column = divmod(number, 3)
-        axes = canvas.axes(row + 1, column)
-        start = column * (third + _GAPS[0])
-        axes[0]["domain"] = [start / across, (start + third) / across]
+        axes = canvas.axes(row + 1, column, columns=3)
         _draw_exponents(canvas, check, axes, title, drawn, styles, but_zero=True)
     _mark_expected(canvas)
     what = f"training by {check.axis} over {many(check.steps, 'update')}, and exponents of all terms"
@@ -190,9 +208,9 @@ def _worth_drawing(check: Check) -> list[Quantity]:
 # -- how they look -----------------------------------------------------------------------------------------------------
 
 
-def _styles(panels: _Panels) -> dict[str, _Dict]:
+def _styles(panels: _Panels) -> dict[str, Json]:
     """What the traces of a quantity share, by its name; of those that are not zero throughout."""
-    found: dict[str, _Dict] = {}
+    found: dict[str, Json] = {}
     others: list[str] = []
     for each in (each for drawn in panels.values() for each in drawn if any(each.exponents)):
         kind, _, label = each.name.rpartition("/")
@@ -204,11 +222,11 @@ def _styles(panels: _Panels) -> dict[str, _Dict]:
             legend, rank = _OTHER, others.index(label)
             colour, symbol = _OTHERS[rank % len(_OTHERS)]
         style = {"name": label, "legend": legend, "legendgroup": f"{legend} {label}", "legendrank": rank}
-        found[each.name] = style | {"line": _stroke(colour), "marker": {"color": colour, "symbol": symbol, "size": 5}}
+        found[each.name] = style | {"line": stroke(colour), "marker": {"color": colour, "symbol": symbol, "size": 5}}
     return found
 
 
-def _labels(styles: Mapping[str, _Dict]) -> dict[str, list[str]]:
+def _labels(styles: Mapping[str, Json]) -> dict[str, list[str]]:
     """By legend."""
     found: dict[str, list[str]] = {}
     for legend, label in dict.fromkeys((style["legend"], style["name"]) for style in styles.values()):
@@ -220,29 +238,15 @@ def _sheet(
     check: Check, what: str, shape: tuple[int, int], panel: tuple[int, int], labels: Mapping[str, Iterable[str]]
 ) -> Canvas:
     """An empty figure with its title and its legends, one under the other."""
-    across = shape[0] * panel[0] + (shape[0] - 1) * _GAPS[0]
-    lines = {name: _legend_lines(list(labels[name]), across) for name in _TITLES if name in labels}
-    canvas = Canvas(f"{heading(check)}: {what}", shape, panel, _GAPS, _ABOVE, sum(lines.values()) + 1)
-    line = 0
-    for name, taken in lines.items():
-        canvas.legend(name, line)
-        # plotly sets titles at the top; in a line as high as that of a larger font they are level with the entries.
-        text = f'<span style="font-size:13px">{_TITLES[name]}</span>  ' if _TITLES[name] else ""
-        canvas.layout[name]["title"] = {"text": text, "side": "left", "font": {"size": 16, "color": MUTED}}
-        line += taken
-    canvas.legend("legend2", line)
+    across, _ = inner_size(shape, panel, _GAPS)
+    rows = {name: legend_rows(list(labels[name]), across) for name in _TITLES if name in labels} | {"legend2": 1}
+    canvas = Canvas(f"{heading(check)}: {what}", shape, panel, _GAPS, _ABOVE, sum(rows.values()))
+    canvas.legends(rows, _TITLES)
     return canvas
 
 
-def _legend_lines(labels: Sequence[str], across: int) -> int:
-    """How many it takes: plotly puts entries that do not fit on one line into columns of equal widths."""
-    widths = [44 + 7.5 * len(label) for label in labels]
-    room = across - 120  # less its title
-    return 1 if sum(widths) <= room else math.ceil(len(widths) / max(room // max(widths), 1))
-
-
 def _finished(canvas: Canvas, check: Check, what: str, words: str) -> Figure:
-    name_once(canvas.data, "lines+markers")
+    canvas.name_once("lines+markers")
     sizes = ", ".join(map(str, check.sizes))
     how = f"over the {check.axis} {_symbol(check)} = {sizes}, with 95 % confidence intervals"
     return canvas.figure(
@@ -256,78 +260,29 @@ def _grid(count: int, most: int) -> tuple[int, int]:
     return columns, math.ceil(max(count, 1) / columns)
 
 
-def _leave_empty(canvas: Canvas, axes: tuple[_Dict, _Dict, _Dict], why: str) -> None:
-    """The newest panel has no data, and says so."""
-    # plotly drops axes that no trace is on, and what refers to them lands on others.
-    canvas.data.append({"type": "scatter", "name": "", "x": [None], "y": [None], "showlegend": False} | axes[2])
-    for axis in axes[:2]:
-        axis |= {"range": [0, 1], "showticklabels": False, "ticks": "", "showgrid": False}
-    at = {"xref": f"x{canvas.newest} domain", "yref": f"y{canvas.newest} domain", "x": 0.5, "y": 0.5}
-    canvas.note(f"nothing to show:<br>{why}", size=13, colour=MUTED, xanchor="center", yanchor="middle", **at)
-
-
-def _stroke(colour: str, dash: str = "solid") -> _Dict:
-    return {"color": colour, "width": 2 if dash == "solid" else 1.5, "dash": dash}
-
-
-def _line(xs: Iterable[float | None], ys: Iterable[float | None], told: Iterable[str], **style: Any) -> _Dict:
-    line: _Dict = {"type": "scatter", "x": list(xs), "y": list(ys), "mode": "lines+markers", "connectgaps": False}
-    line |= {"text": list(told), "hovertemplate": f"{style['name']}<br>%{{text}}<extra></extra>", "showlegend": False}
-    return line | {"legendgroup": style["name"]} | style
-
-
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
-def _sizes_line(check: Check, each: Quantity, step: int, colour: str) -> _Dict:
-    ys = [_on_log_axis(each.values[size][step]) for size in check.sizes]
+def _sizes_line(check: Check, each: Quantity, step: int, colour: str) -> Json:
+    ys = [on_log_axis(each.values[size][step]) for size in check.sizes]
     told = [f"{_symbol(check)} = {size}<br>{each.values[size][step]:.4g}" for size in check.sizes]
-    style = {"name": _after(step), "legend": _SHADES, "legendrank": step}
-    return _line(check.sizes, ys, told, line=_stroke(colour), marker={"color": colour, "size": 5}, **style)
+    style: Json = {"name": _after(step), "legend": _SHADES, "legendrank": step}
+    return line_trace(check.sizes, ys, told, line=stroke(colour), marker={"color": colour, "size": 5}, **style)
 
 
-def _on_log_axis(value: float) -> float | None:
-    return value if 0 < value < math.inf else None
-
-
-def _guide(check: Check, each: Quantity, steps: Iterable[int]) -> list[_Dict]:
+def _guide(check: Check, each: Quantity, steps: Iterable[int]) -> list[Json]:
     """Of the slope that the verdict is about; where it is about other steps, of the last that is expected."""
     expected = {step: prediction.exponent for step in steps if (prediction := each.predicted[step]) is not None}
     powers = {step: float(found.power) for step, found in expected.items() if found.power is not None}
     step = max(powers, key=lambda step: (expected[step] == each.expected, step), default=0)
-    points = [(size, y) for size in check.sizes if (y := _on_log_axis(each.values[size][step])) is not None]
+    points = [(size, y) for size in check.sizes if (y := on_log_axis(each.values[size][step])) is not None]
     if not powers or not points:
         return []
     middle, height = (fmean(map(math.log, part)) for part in zip(*points, strict=True))
     ends = [check.sizes[0], check.sizes[-1]]
     ys = [math.exp(height + powers[step] * (math.log(end) - middle)) for end in ends]
-    told = [f"expected slope {_signed(powers[step])}"] * 2
-    return [_line(ends, ys, told, name="expected", line=_stroke(MUTED, _DASHED)) | {"mode": "lines"}]
-
-
-def _growing_axis(check: Check, across: int) -> _Dict:
-    low, high = (math.log10(size) for size in (check.sizes[0], check.sizes[-1]))
-    space = 0.06 * (high - low) or 0.2
-    labelled = check.sizes[:: math.ceil(len(check.sizes) * 44 / across)]
-    ticks = {"tickvals": labelled, "ticktext": [str(size) for size in labelled]}
-    title = axis_title(f"{check.axis} {_symbol(check)}")
-    return {"type": "log", "range": [low - space, high + space], "title": title, **ticks, **_SMALL}
-
-
-def _log_axis(values: Sequence[float]) -> _Dict:
-    low, high = math.log10(min(values)), math.log10(max(values))
-    space = max(0.08 * (high - low), (_LEAST_DECADES - high + low) / 2)
-    low, high = low - space, high + space
-    every = math.ceil((high - low) / 5)
-    digits = (1, 2, 5) if high - low < 5 / 3 else (1, 3) if high - low < 3 else (1,)
-    decades = [decade for decade in range(math.floor(low), math.ceil(high) + 1) if decade % every == 0]
-    ticks = [(digit, decade) for decade in decades for digit in digits if low <= decade + math.log10(digit) <= high]
-    places = [digit * 10.0**decade for digit, decade in ticks]
-    if all(-3 <= decade <= 3 for _, decade in ticks):
-        labels = [f"{place:g}" for place in places]
-    else:
-        labels = [f"{'' if digit == 1 else f'{digit}·'}10<sup>{_signed(decade)}</sup>" for digit, decade in ticks]
-    return {"type": "log", "range": [low, high], "tickvals": places, "ticktext": labels, **_SMALL}
+    told = [f"expected slope {signed(powers[step])}"] * 2
+    return [line_trace(ends, ys, told, name="expected", line=stroke(MUTED, DASHED)) | {"mode": "lines"}]
 
 
 # -- over training -----------------------------------------------------------------------------------------------------
@@ -337,7 +292,7 @@ def _trained(check: Check, name: str) -> Mapping[int, Sequence[float | None]]:
     """What a quantity, or the loss, came to by size; None where it is not finite."""
     quantity = check.quantities.get(name)
     found = check.loss if name == "loss" else {} if quantity is None else quantity.values
-    return {size: [each if math.isfinite(each) else None for each in values] for size, values in found.items()}
+    return {size: [finite(each) for each in values] for size, values in found.items()}
 
 
 def _draw_training(canvas: Canvas, check: Check) -> None:
@@ -347,28 +302,28 @@ def _draw_training(canvas: Canvas, check: Check) -> None:
         canvas.heading([title])
         lines = []
         for size, colour in zip(check.sizes, shades(len(check.sizes)), strict=True):
-            style = {"name": f"{_symbol(check)} = {size}", "legend": _SHADES, "legendrank": size}
+            style: Json = {"name": f"{_symbol(check)} = {size}", "legend": _SHADES, "legendrank": size}
             style |= {"marker": {"color": colour, "size": 4}}
             # Without markers, which would hide the dots.
-            for name, dash, mode in zip(names, ("solid", _DOTTED), ("lines+markers", "lines"), strict=False):
+            for name, dash, mode in zip(names, ("solid", DOTTED), ("lines+markers", "lines"), strict=False):
                 ys = _trained(check, name).get(size, ())
                 told = [f"{_after(step)}<br>{each or 0:.4g}" for step, each in enumerate(ys)]
-                lines.append(_line(range(len(ys)), ys, told, line=_stroke(colour, dash), **style) | {"mode": mode})
+                lines.append(line_trace(range(len(ys)), ys, told, line=stroke(colour, dash), **style) | {"mode": mode})
         if any(each is not None for line in lines for each in line["y"]):
             x |= _updates_axis(check)
-            y |= {"nticks": 6, **_SMALL}
+            y |= {"nticks": 6, **SMALL_TICKS}
             canvas.data += [line | on for line in lines]
         else:
-            _leave_empty(canvas, axes, "not measured")
+            canvas.leave_empty(axes, "not measured")
 
 
 def _draw_exponents(
     canvas: Canvas,
     check: Check,
-    axes: tuple[_Dict, _Dict, _Dict],
+    axes: Axes,
     title: str,
     quantities: Sequence[Quantity],
-    styles: Mapping[str, _Dict],
+    styles: Mapping[str, Json],
     but_zero: bool = False,
 ) -> None:
     """Bands, over them what is expected (``but_zero`` leaves zeros out), over it lines."""
@@ -376,10 +331,10 @@ def _draw_exponents(
     there = [each for each in quantities if each.name in styles]
     if not there:
         canvas.heading([title])
-        _leave_empty(canvas, axes, "exactly zero" if quantities else "not measured")
+        canvas.leave_empty(axes, "exactly zero" if quantities else "not measured")
         return
     canvas.heading([title], _verdicts(there))
-    bands = [_band(each.exponents, styles[each.name]) for each in there]
+    bands = [_exponent_band(each.exponents, styles[each.name]) for each in there]
     expected = _expected_lines(there, styles, but_zero)
     lines = [_exponent_line(each.exponents, styles[each.name]) for each in there]
     canvas.data += [trace | on for trace in (*bands, *expected, *lines) if trace["x"]]
@@ -388,24 +343,20 @@ def _draw_exponents(
     y["title"] = axis_title(f"exponent of {_symbol(check)}")
 
 
-def _exponent_line(points: Sequence[Estimate | None], style: _Dict) -> _Dict:
+def _exponent_line(points: Sequence[Estimate | None], style: Json) -> Json:
     told = ["" if point is None else f"{point.text(2)}<br>{_after(step)}" for step, point in enumerate(points)]
-    line = _line(range(len(points)), [None if point is None else point.value for point in points], told, **style)
+    line = line_trace(range(len(points)), values_of(points), told, **style)
     if sum(point is not None for point in points) == 1:  # a band would have no width; bars stand side by side
         line["x"] = [step + 0.05 * (style["legendrank"] - 3) for step in line["x"]]
-        bars = [0.0 if point is None or math.isnan(point.ci) else point.ci for point in points]
-        line["error_y"] = {"array": bars, "color": style["line"]["color"], "thickness": 1.5, "width": 4}
+        line["error_y"] = error_bars(points, style["line"]["color"])
     return line
 
 
-def _band(points: Sequence[Estimate | None], style: _Dict) -> _Dict:
-    outline = band_outline(range(len(points)), points)
-    band = _line([x for x, _ in outline], [y for _, y in outline], (), **style)
-    fill = {"fill": "toself", "fillcolor": style["line"]["color"], "opacity": 0.07, "line": {"width": 0}}
-    return band | fill | {"mode": "lines", "hoverinfo": "skip", "hovertemplate": None}
+def _exponent_band(points: Sequence[Estimate | None], style: Json) -> Json:
+    return band_trace(range(len(points)), points, style["line"]["color"], 0.07, **style)
 
 
-def _expected_lines(quantities: Iterable[Quantity], styles: Mapping[str, _Dict], but_zero: bool) -> list[_Dict]:
+def _expected_lines(quantities: Iterable[Quantity], styles: Mapping[str, Json], but_zero: bool) -> list[Json]:
     """One per exponent and colour, where it is expected: dashed; dotted the least that is."""
     colours: dict[tuple[str, float, int], list[str]] = {}
     for each in quantities:
@@ -421,9 +372,9 @@ def _expected_lines(quantities: Iterable[Quantity], styles: Mapping[str, _Dict],
         else:
             xs += [*([None] if xs else []), step - 0.5, step + 0.5]
     return [
-        {"type": "scatter", "mode": "lines", "name": "expected", "showlegend": False, "line": _stroke(colour, dash)}
+        {"type": "scatter", "mode": "lines", "name": "expected", "showlegend": False, "line": stroke(colour, dash)}
         | {"x": xs, "y": [None if x is None else power for x in xs]}
-        | {"hovertemplate": f"expected {_signed(power)}<extra></extra>"}
+        | {"hovertemplate": f"expected {signed(power)}<extra></extra>"}
         for (dash, power, colour), xs in found.items()
     ]
 
@@ -432,30 +383,29 @@ def _ends(exponent: Exponent | None) -> list[tuple[str, float]]:
     """The powers that are expected, the highest first."""
     if exponent is None or exponent.power is None:
         return []
-    lowest = [(_DOTTED, float(exponent.power - exponent.slack))] if exponent.slack else []
-    return [(_DASHED, float(exponent.power)), *lowest]
+    lowest = [(DOTTED, float(exponent.power - exponent.slack))] if exponent.slack else []
+    return [(DASHED, float(exponent.power)), *lowest]
 
 
 def _mark_expected(canvas: Canvas) -> None:
     dashes = {trace["line"].get("dash") for trace in canvas.data if trace["name"] == "expected"}
-    for dash, name in ((_DASHED, "expected (grey: of several)"), (_DOTTED, "expected at least")):
+    for dash, name in ((DASHED, "expected (grey: of several)"), (DOTTED, "expected at least")):
         if dash in dashes:
-            canvas.mark(name, mode="lines", line=_stroke(MUTED, dash))
+            canvas.mark(name, mode="lines", line=stroke(MUTED, dash))
     if any("fill" in trace or "error_y" in trace for trace in canvas.data):
-        canvas.mark("95 % CI", mode="markers", marker={"symbol": "square", "size": 13, "color": MUTED, "opacity": 0.25})
+        canvas.mark("95 % CI", mode="markers", marker=swatch(MUTED, 0.25))
 
 
-def _updates_axis(check: Check) -> _Dict:
-    every = next((unit for unit in (1, 2, 5, 10, 20, 50, 100, 200, 500) if check.steps <= 6 * unit), check.steps)
-    return {"range": [-0.5, check.steps + 0.5], "tick0": 0, "dtick": every, "title": axis_title("updates"), **_SMALL}
+def _updates_axis(check: Check) -> Json:
+    return steps_axis(check.steps, "updates", (-0.5, check.steps + 0.5), 6)
 
 
-def _exponent_axis(values: Sequence[float]) -> _Dict:
+def _exponent_axis(values: Sequence[float]) -> Json:
     low, high = min(values), max(values)
-    space = max(0.1 * (high - low), (_LEAST_EXPONENTS - high + low) / 2)
+    space = space_around(low, high, 0.1, _LEAST_EXPONENTS)
     every = next((unit for unit in (0.5, 1.0, 2.0, 5.0) if high - low + 2 * space <= 6 * unit), 10.0)
     zero = {"zeroline": True, "zerolinecolor": MUTED, "zerolinewidth": 1}
-    return {"range": [low - space, high + space], "tick0": 0, "dtick": every, **zero, **_SMALL}
+    return {"range": [low - space, high + space], "tick0": 0, "dtick": every, **zero, **SMALL_TICKS}
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -469,15 +419,11 @@ def _after(step: int) -> str:
     return f"after {many(step, 'update')}"
 
 
-def _signed(value: float, digits: int = 2) -> str:
-    return f"{value:.{digits}g}".replace("-", "−")
-
-
 def _verdict(each: Quantity) -> str:
     """As ``0.07 ± 0.21 (expected 0) ok``."""
     found = each.judged or each.exponents[-1]
     measured = "" if found is None or math.isnan(found.value) else found.text(2)
-    ends = " … ".join(_signed(power) for _, power in reversed(_ends(each.expected)))
+    ends = " … ".join(signed(power) for _, power in reversed(_ends(each.expected)))
     verdict = each.verdict if each.stable else f"{each.verdict}, not stable"
     return " ".join(filter(None, (measured, f"(expected {ends})" if ends else "", verdict)))
 
@@ -486,7 +432,7 @@ def _trained_words(check: Check) -> str:
     told = []
     for name in (name for names in _TRAINED.values() for name in names):
         last = {size: values[-1] for size, values in _trained(check, name).items() if values}
-        words = [f"{'not finite' if value is None else _signed(value, 3)} for {size}" for size, value in last.items()]
+        words = [f"{'not finite' if value is None else signed(value, 3)} for {size}" for size, value in last.items()]
         told.append(f"{name} at the end: {', '.join(words) or 'nothing to show'}.")
     return " ".join(told)
 

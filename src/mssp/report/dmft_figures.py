@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,16 +17,37 @@ from mssp.dmft.comparison import Comparison
 from mssp.dmft.observables import Array, Averaged, Observables, averaged
 from mssp.dmft.solution import Solution
 from mssp.dmft.text import SYMBOLS, blocks, heading, verdict
-from mssp.report.check_figures import _DASHED, _DOTTED, _SMALL, _leave_empty, _legend_lines, _line, _log_axis, _stroke
-from mssp.report.figures import MUTED, Canvas, _signed, axis_title, band_outline, many, name_once, shades
-from mssp.statistics import Estimate
+from mssp.report.canvas import (
+    DASHED,
+    DOTTED,
+    MUTED,
+    SMALL_TICKS,
+    Axes,
+    Canvas,
+    Json,
+    axis_title,
+    band_trace,
+    growing_axis,
+    html_lines,
+    inner_size,
+    legend_rows,
+    line_trace,
+    log_axis,
+    many,
+    on_log_axis,
+    shades,
+    signed,
+    space_around,
+    steps_axis,
+    stroke,
+    swatch,
+)
+from mssp.statistics import Estimate, finite
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_Dict = dict[str, Any]
-_Axes = tuple[_Dict, _Dict, _Dict]
-_Finite = Mapping[int, Observables]  # means over networks, by width
+_Networks = Mapping[int, Observables]  # means over networks, by width
 
 # Panels in the order of rows: what each shows, and more exactly. The distance from the limit ends the first row.
 _PANELS = {
@@ -47,7 +67,7 @@ _KERNELS = ("phi1", "phi2", "phi3", "g1", "g2", "router_gradient")
 _COLUMNS, _ROWS, _PANEL, _GAPS, _ABOVE = 3, 4, (320, 190), (84, 106), 46
 _ACCENT = "#00a37a"  # green stands out from all shades of widths, light and dark
 _LIMIT, _UNSEEN, _TARGET, _ERROR = "limit, N → ∞", "unseen inputs", "target", "± 1 standard error"
-_DIAMOND: _Dict = {"symbol": "diamond-open", "size": 8, "color": MUTED, "line": {"width": 1.5}}
+_DIAMOND: Json = {"symbol": "diamond-open", "size": 8, "color": MUTED, "line": {"width": 1.5}}
 # Of what is compared over widths; markers are for those who see no colours.
 _COMPARED = {
     "f": ("#1a1a1a", "circle"), "phi1": ("#0072b2", "square"),
@@ -64,7 +84,7 @@ def dmft_figure(solution: Solution, comparison: Comparison | None = None) -> Fig
     """A limit over training, with bands of one standard error; with a comparison, finite networks beside it.
 
     >>> from mssp.dmft import example, solve
-    >>> from mssp.report.figures import description_of
+    >>> from mssp.report.canvas import description_of
     >>> limit = solve(example("II", "mssp", inputs=2, steps=3), samples=400, solves=2)
     >>> "It shows the limit over 3 steps of training" in description_of(dmft_figure(limit))
     True
@@ -74,23 +94,20 @@ def dmft_figure(solution: Solution, comparison: Comparison | None = None) -> Fig
     """
     limit = averaged([_curves(draw, solution) for draw in solution.draws])
     widths = () if comparison is None else comparison.widths
-    finite = {at.width: _curves(at.networks.mean, solution) for at in widths}
+    networks = {at.width: _curves(at.networks.mean, solution) for at in widths}
     canvas = _sheet(solution, comparison)
     for number, name in enumerate(_PANELS):
         row, column = divmod(number + (number > 1), _COLUMNS)
-        axes = canvas.axes(row, column)
-        if row == 0 and not finite:  # two panels have the room of three
-            half, gap = canvas.inner[0] / 2, _GAPS[0] / 2
-            ends = column * (half + gap), half - gap + column * (half + gap)
-            axes[0]["domain"] = [end / canvas.inner[0] for end in ends]
-        _draw_over_steps(canvas, axes, name, solution, limit, finite)
+        two = row == 0 and comparison is None  # panels, which have the room of three
+        axes = canvas.axes(row, column, columns=2 if two else None)
+        _draw_over_steps(canvas, axes, name, solution, limit, networks)
     if comparison is not None:
         _draw_deviations(canvas, canvas.axes(0, _COLUMNS - 1), comparison)
-    name_once(canvas.data, "lines")
-    name_once(canvas.data, "lines+markers")
+    canvas.name_once("lines")
+    canvas.name_once("lines+markers")
     for name, style in _marks(solution).items():
-        canvas.mark(name, legend="legend", legendrank=_after_widths(finite, 2), **style)
-    return canvas.figure(_words(solution, limit, comparison, finite))
+        canvas.mark(name, legend="legend", legendrank=_after_widths(networks, 2), **style)
+    return canvas.figure(_words(solution, limit, comparison, networks))
 
 
 def _curves(found: Observables, solution: Solution) -> dict[str, Array]:
@@ -104,40 +121,35 @@ def _curves(found: Observables, solution: Solution) -> dict[str, Array]:
 
 def _sheet(solution: Solution, comparison: Comparison | None) -> Canvas:
     """An empty figure: its title, what a reader should know, and its legends, one under the other."""
-    across = _COLUMNS * _PANEL[0] + (_COLUMNS - 1) * _GAPS[0]
+    across, _ = inner_size((_COLUMNS, _ROWS), _PANEL, _GAPS)
     labels = {"legend": [_LIMIT, *_marks(solution)]}
     if comparison is not None:
         labels["legend"] += [_width_name(at.width) for at in comparison.widths]
         labels["legend2"] = [*_exponent_names(comparison).values(), "slope −1"]
-    lines = {legend: _legend_lines(each, across) for legend, each in labels.items()}
+    rows = {legend: legend_rows(each, across) for legend, each in labels.items()}
     notes = [line for warning in solution.warnings for line in textwrap.wrap(f"Note: {warning}", across // 7)]
     title = heading(solution).replace("N_e", "Nₑ")
-    rows = len(notes) + sum(lines.values())
-    canvas = Canvas(f"{title[0].upper()}{title[1:]}", (_COLUMNS, _ROWS), _PANEL, _GAPS, _ABOVE, rows)
+    above = len(notes) + sum(rows.values())
+    canvas = Canvas(f"{title[0].upper()}{title[1:]}", (_COLUMNS, _ROWS), _PANEL, _GAPS, _ABOVE, above)
     if notes:
-        text = "<br>".join(escape(line, quote=False) for line in notes)
         below_title = canvas.layout["margin"]["t"] - canvas.under_title
-        canvas.note(text, size=13, colour=MUTED, x=0, y=1, yshift=below_title, yanchor="top")
-    row = len(notes)
-    for legend, taken in lines.items():
-        canvas.legend(legend, row)
-        row += taken
+        canvas.note(html_lines(notes), size=13, colour=MUTED, x=0, y=1, yshift=below_title, yanchor="top")
+    canvas.legends(rows, {"legend2": "exponent of N"}, first=len(notes))
     return canvas
 
 
-def _after_widths(finite: _Finite, place: int) -> int:
+def _after_widths(networks: _Networks, place: int) -> int:
     """A rank in the legend, where widths are their own."""
-    return max(finite, default=0) + place
+    return max(networks, default=0) + place
 
 
-def _marks(solution: Solution) -> dict[str, _Dict]:
+def _marks(solution: Solution) -> dict[str, Json]:
     """Entries of the legend for what is no line of its own."""
-    found: dict[str, _Dict] = {_TARGET: {"mode": "markers", "marker": _DIAMOND}}
+    found: dict[str, Json] = {_TARGET: {"mode": "markers", "marker": _DIAMOND}}
     if solution.experiment.test_inputs is not None:
-        found[_UNSEEN] = {"mode": "lines", "line": _stroke(MUTED, _DOTTED)}
+        found[_UNSEEN] = {"mode": "lines", "line": stroke(MUTED, DOTTED)}
     if len(solution.draws) > 1:
-        square = {"symbol": "square", "size": 13, "color": _ACCENT, "opacity": 0.35}
-        found[_ERROR] = {"mode": "markers", "marker": square}
+        found[_ERROR] = {"mode": "markers", "marker": swatch(_ACCENT, 0.35)}
     return found
 
 
@@ -145,7 +157,7 @@ def _marks(solution: Solution) -> dict[str, _Dict]:
 
 
 def _draw_over_steps(
-    canvas: Canvas, axes: _Axes, name: str, solution: Solution, limit: Averaged, finite: _Finite
+    canvas: Canvas, axes: Axes, name: str, solution: Solution, limit: Averaged, networks: _Networks
 ) -> None:
     """Bands, over them finite networks, over them the limit."""
     x, y, on = axes
@@ -154,49 +166,46 @@ def _draw_over_steps(
     steps, trained = solution.experiment.steps, len(solution.experiment.inputs)
     bands, lines, limits = [], [], []
     for index, (values, errors) in enumerate(zip(limit.mean[name].T, limit.error[name].T, strict=True)):
-        dash = _DOTTED if name == "f" and index >= trained else ""
-        for (width, curves), colour in zip(finite.items(), shades(len(finite)), strict=True):
-            stroke = _stroke(colour, dash or "solid")
-            lines.append(_steps_line(_width_name(width), name, index, curves[name][:, index], stroke, width))
-        stroke = {"color": _ACCENT, "width": 2.5, "dash": dash or (_DASHED if finite else "solid")}
-        limits.append(_steps_line(_LIMIT, name, index, values, stroke, _after_widths(finite, 1)))
-        bands.append(_band(values, errors))
+        dash = DOTTED if name == "f" and index >= trained else ""
+        for (width, curves), colour in zip(networks.items(), shades(len(networks)), strict=True):
+            solid = stroke(colour, dash or "solid")
+            lines.append(_steps_line(_width_name(width), name, index, curves[name][:, index], solid, width))
+        thick = {"color": _ACCENT, "width": 2.5, "dash": dash or (DASHED if networks else "solid")}
+        limits.append(_steps_line(_LIMIT, name, index, values, thick, _after_widths(networks, 1)))
+        bands.append(_error_band(values, errors))
     targets = [_targets(solution.experiment.targets, 1.05 * steps)] if name == "f" else []
     traces = [*bands, *lines, *limits, *targets]
     shown = [value for trace in traces for value in trace["y"] if value is not None]
     if not any(shown):
-        _leave_empty(canvas, axes, "zero throughout" if shown else "not finite")
+        canvas.leave_empty(axes, "zero throughout" if shown else "not finite")
         return
-    every = next((unit for unit in (1, 2, 5, 10, 20, 50, 100, 200, 500) if steps <= 8 * unit), steps)
-    x |= {"range": [-0.03 * steps, 1.09 * steps], "tick0": 0, "dtick": every, "title": axis_title("step t"), **_SMALL}
+    x |= steps_axis(steps, "step t", (-0.03 * steps, 1.09 * steps), 8)
     low, high = min(shown), max(shown)
-    space = max(0.08 * (high - low), (_LEAST_SPAN * max(abs(low), abs(high)) - high + low) / 2)
-    y |= {"range": [low - space, high + space], "nticks": 6, "exponentformat": "power", **_SMALL}
+    space = space_around(low, high, 0.08, _LEAST_SPAN * max(abs(low), abs(high)))
+    y |= {"range": [low - space, high + space], "nticks": 6, "exponentformat": "power", **SMALL_TICKS}
     y["title"] = _symbol_title(name)
     canvas.data += [trace | on for trace in traces if trace["x"]]
 
 
-def _steps_line(label: str, name: str, index: int, values: Array, stroke: _Dict, rank: int) -> _Dict:
-    ys = [float(value) if math.isfinite(value) else None for value in values]
+def _steps_line(label: str, name: str, index: int, values: Array, look: Json, rank: int) -> Json:
+    ys = [finite(float(value)) for value in values]
     of = f", input {index + 1}" if name == "f" else ""
-    told = [f"step {step}{of}<br>{_signed(value, 4)}" for step, value in enumerate(values)]
-    return _line(range(len(ys)), ys, told, name=label, line=stroke, legendrank=rank) | {"mode": "lines"}
+    told = [f"step {step}{of}<br>{signed(value, 4)}" for step, value in enumerate(values)]
+    return line_trace(range(len(ys)), ys, told, name=label, line=look, legendrank=rank) | {"mode": "lines"}
 
 
-def _band(values: Array, errors: Array) -> _Dict:
-    outline = band_outline(range(len(values)), [Estimate(*each) for each in zip(values, errors, strict=True)])
-    band = _line([x for x, _ in outline], [y for _, y in outline], (), name=_LIMIT)
-    fill = {"fill": "toself", "fillcolor": _ACCENT, "opacity": 0.25}
-    return band | fill | {"mode": "none", "hoverinfo": "skip", "hovertemplate": None}
+def _error_band(values: Array, errors: Array) -> Json:
+    points = [Estimate(*each) for each in zip(values, errors, strict=True)]
+    return band_trace(range(len(points)), points, _ACCENT, 0.25, name=_LIMIT)
 
 
-def _targets(targets: Array, place: float) -> _Dict:
-    told = [f"of input {index + 1}<br>{_signed(target, 4)}" for index, target in enumerate(targets)]
-    marks = _line([place] * len(targets), targets.tolist(), told, name=_TARGET, marker=_DIAMOND)
+def _targets(targets: Array, place: float) -> Json:
+    told = [f"of input {index + 1}<br>{signed(target, 4)}" for index, target in enumerate(targets)]
+    marks = line_trace([place] * len(targets), targets.tolist(), told, name=_TARGET, marker=_DIAMOND)
     return marks | {"mode": "markers"}
 
 
-def _symbol_title(name: str) -> _Dict:
+def _symbol_title(name: str) -> Json:
     text = f"tr {SYMBOLS[name]}(t,t) / P" if name in _KERNELS else "G³(t,t)" if name == "g3" else SYMBOLS[name]
     title = axis_title(text)
     return title | {"text": title["text"].replace("^ψ", "<sup>ψ</sup>")}
@@ -205,47 +214,42 @@ def _symbol_title(name: str) -> _Dict:
 # -- over widths -------------------------------------------------------------------------------------------------------
 
 
-def _draw_deviations(canvas: Canvas, axes: _Axes, comparison: Comparison) -> None:
+def _draw_deviations(canvas: Canvas, axes: Axes, comparison: Comparison) -> None:
     """A line per quantity whose limit is not zero, over a line of slope −1."""
     x, y, on = axes
     judged = verdict(comparison).partition(":")[0]
     canvas.heading(["Distance from the limit"], f"means over networks ± their noise · {judged}")
     widths = [at.width for at in comparison.widths]
-    low, high = math.log10(widths[0]), math.log10(widths[-1])
-    space = 0.08 * (high - low) or 0.2
-    ends = low - space, high + space
-    lines = [_deviation_line(comparison, name, label, ends) for name, label in _exponent_names(comparison).items()]
+    axis = growing_axis(widths, "width N", _PANEL[0], 0.08)
+    low, high = axis["range"]
+    apart = _BESIDE * (high - low)
+    lines = [_deviation_line(comparison, name, label, apart) for name, label in _exponent_names(comparison).items()]
     points = [point for line in lines for point in zip(line["y"], line["error_y"]["array"], strict=True) if point[0]]
     if not points:
-        _leave_empty(canvas, axes, "the limit is zero")
+        canvas.leave_empty(axes, "the limit is zero")
         return
     top = _ABOVE_ALL * max(value for value, _ in points)
     heights = [top * widths[0] / width for width in widths]
-    guide = _line(widths, heights, ["as 1/N"] * len(widths), name="slope −1", legend="legend2", legendrank=9)
-    guide |= {"mode": "lines", "line": _stroke(MUTED, _DASHED)}
-    labelled = widths[:: math.ceil(len(widths) * 44 / _PANEL[0])]
-    x |= {"type": "log", "range": ends, "tickvals": labelled, "ticktext": list(map(str, labelled)), **_SMALL}
-    x["title"] = axis_title("width N")
+    guide = line_trace(widths, heights, ["as 1/N"] * len(widths), name="slope −1", legend="legend2", legendrank=9)
+    guide |= {"mode": "lines", "line": stroke(MUTED, DASHED)}
+    x |= axis
     reach = [end for value, bar in points for end in (value + bar, max(value - bar, _LOWEST_BAR * value))]
-    y |= _log_axis([top, *reach]) | {"title": axis_title("% of the limit’s size")}
+    y |= log_axis([top, *reach]) | {"title": axis_title("% of the limit’s size")}
     canvas.data += [trace | on for trace in (guide, *lines)]
-    # plotly sets titles at the top; in a line as high as that of a larger font they are level with the entries.
-    text = '<span style="font-size:13px">exponent of N</span>  '
-    canvas.layout["legend2"]["title"] = {"text": text, "side": "left", "font": {"size": 16, "color": MUTED}}
 
 
-def _deviation_line(comparison: Comparison, name: str, label: str, ends: tuple[float, float]) -> _Dict:
+def _deviation_line(comparison: Comparison, name: str, label: str, apart: float) -> Json:
     colour, symbol = _COMPARED[name]
     rank = list(_COMPARED).index(name)
-    beside = 10 ** (_BESIDE * (ends[1] - ends[0]) * (rank - (len(_COMPARED) - 1) / 2))
+    beside = 10 ** (apart * (rank - (len(_COMPARED) - 1) / 2))
     found = {at.width: (100 * at.deviation[name], 100 * at.error[name]) for at in comparison.widths}
-    ys = [value if 0 < value < math.inf else None for value, _ in found.values()]
+    ys = [on_log_axis(value) for value, _ in found.values()]
     up = [bar if math.isfinite(bar) else 0.0 for _, bar in found.values()]
     # A bar that reaches to zero has no end on this axis: it leaves the panel.
     down = [min(bar, 0.999 * (value or 0.0)) for value, bar in zip(ys, up, strict=True)]
     told = [f"N = {width}<br>{value:.2f} % ± {bar:.2f} %" for width, (value, bar) in found.items()]
-    line = _line([width * beside for width in found], ys, told, name=label, legend="legend2", legendrank=rank)
-    line |= {"line": _stroke(colour), "marker": {"color": colour, "symbol": symbol, "size": 8}}
+    line = line_trace([width * beside for width in found], ys, told, name=label, legend="legend2", legendrank=rank)
+    line |= {"line": stroke(colour), "marker": {"color": colour, "symbol": symbol, "size": 8}}
     return line | {"error_y": {"array": up, "arrayminus": down, "color": colour, "thickness": 1.2, "width": 3}}
 
 
@@ -263,7 +267,7 @@ def _exponent_names(comparison: Comparison) -> dict[str, str]:
     return {name: f"{SYMBOLS[name]}: {words}" for name, words in told.items()}
 
 
-def _words(solution: Solution, limit: Averaged, comparison: Comparison | None, finite: _Finite) -> str:
+def _words(solution: Solution, limit: Averaged, comparison: Comparison | None, networks: _Networks) -> str:
     count = len(solution.draws)
     mean = f", the mean of {count} solutions with bands of one standard error" if count > 1 else ""
     told = [f"It shows the limit over {many(solution.experiment.steps, 'step')} of training{mean}."]
@@ -274,7 +278,7 @@ def _words(solution: Solution, limit: Averaged, comparison: Comparison | None, f
         ends = [
             f"{title}: from {_listed(limit.mean[name][0])} to {_listed(limit.mean[name][-1], limit.error[name][-1])}"
         ]
-        ends += [f"N = {width} comes to {_listed(curves[name][-1])}" for width, curves in list(finite.items())[-1:]]
+        ends += [f"N = {width} comes to {_listed(curves[name][-1])}" for width, curves in list(networks.items())[-1:]]
         told.append(f"{'; '.join(ends)}.")
     if comparison is not None:
         exponents = ", ".join(_exponent_names(comparison).values()) or "none"
@@ -285,6 +289,6 @@ def _words(solution: Solution, limit: Averaged, comparison: Comparison | None, f
 def _listed(values: Array, errors: Array | None = None) -> str:
     off = np.full(len(values), np.nan) if errors is None else errors
     return ", ".join(
-        f"{_signed(value, 4)}{'' if math.isnan(error) else f' ± {_signed(error, 2)}'}"
+        f"{signed(value, 4)}{'' if math.isnan(error) else f' ± {signed(error, 2)}'}"
         for value, error in zip(values, off, strict=True)
     )

@@ -1,20 +1,32 @@
-"""The paper's pictures: learning-rate transfer, scores over width, and multipliers around their optimum.
-
-Sizes are pixels: a panel is as large among twelve as among two, and the figure grows. Every figure carries a paragraph
-that says in words what it shows (:func:`description_of`), for those who cannot see it.
-"""
+"""The paper's pictures of sweeps: learning-rate transfer, scores over width, and multipliers around their optimum."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from itertools import combinations
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.report.canvas import (
+    INK,
+    MUTED,
+    Canvas,
+    Json,
+    axis_title,
+    band_trace,
+    error_bars,
+    html_lines,
+    line_trace,
+    many,
+    shades,
+    signed,
+    stroke,
+    swatch,
+    values_of,
+)
 from mssp.statistics import Estimate
 from mssp.sweep.transfer import Metric, Transfer, WidthSummary
 
@@ -22,11 +34,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _PANELS = 12
-_LEFT, _RIGHT, _BOTTOM, _LINE = 84, 28, 62, 24  # margins, and the height of a line of title or legend
-NEED_PLOTLY = "plots need plotly: pip install 'mssp[report]'"
-_INK, MUTED, _RULE, _BLANK = "#1a1a1a", "#595959", "#e4e4e4", "#efefef"
-# Magma without its ends: lightness falls evenly, so that widths keep their order in grey and for the colour-blind.
-_LIGHT, _DARK = 0.78, 0.08
+_BLANK = "#efefef"
 # Each scheme's colour and marker; MSSP and μP are far apart in lightness too.
 _SCHEMES = {
     "mssp": ("#0b3c7d", "circle"),
@@ -39,101 +47,14 @@ _SCHEMES = {
 }
 _FAR = 3.0  # times the median distance from the best score: losses beyond leave the panel
 
-_Dict = dict[str, Any]
-_EDGE: _Dict = {"line": {"color": MUTED, "width": 1}}
-_CROSS: _Dict = {"symbol": "x-thin", "size": 8, "line": {"color": MUTED, "width": 1.5}}
-
-
-class Canvas:
-    """Panels in rows and columns under a title and legends."""
-
-    def __init__(
-        self, title: str, shape: tuple[int, int], panel: tuple[int, int], gap: tuple[int, int], above: int, legends: int
-    ) -> None:
-        self.title, self.panel, self.gap = title, panel, gap
-        self.inner = tuple(n * size + (n - 1) * space for n, size, space in zip(shape, panel, gap, strict=True))
-        lines = textwrap.wrap(title, max(24, (self.inner[0] - 150) // 9))  # clear of the page's buttons
-        self.under_title = 16 + _LINE * len(lines)
-        top = self.under_title + _LINE * legends + 8 + above
-        self.width, self.height = _LEFT + self.inner[0] + _RIGHT, top + self.inner[1] + _BOTTOM
-        self.data: list[_Dict] = []
-        self.panels, self.newest = 0, ""
-        self.layout: _Dict = {
-            "width": self.width,
-            "height": self.height,
-            "margin": {"l": _LEFT, "r": _RIGHT, "t": top, "b": _BOTTOM, "autoexpand": False},
-            "font": {"family": "Helvetica, Arial, sans-serif", "size": 13, "color": _INK},
-            "paper_bgcolor": "white",
-            "plot_bgcolor": "white",
-            "template": "none",  # whatever the user's default is
-            "hoverlabel": {"align": "left"},
-            "annotations": [],
-            "shapes": [],
-        }
-        # Not plotly's own title, which cuts a second line off.
-        self.note(_lines(lines), size=18, x=0, y=1, yshift=top - 16, yanchor="top")
-
-    def note(self, text: str, *, size: int, colour: str = _INK, **place: Any) -> None:
-        """Text at a place, on paper where no panel's axes are named."""
-        place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"} | place
-        font = {"size": size, "color": colour}
-        note = {"text": text, "font": font, "align": "left", "showarrow": False, "borderpad": 0, "borderwidth": 0}
-        self.layout["annotations"].append(note | place)
-
-    def axes(self, row: int, column: int) -> tuple[_Dict, _Dict, _Dict]:
-        """A new panel's axes, to be completed, and what puts a trace on them."""
-        self.panels += 1
-        self.newest = number = str(self.panels) if self.panels > 1 else ""  # plotly calls the first axis x, not x1
-        across, down = self.inner
-        x0 = column * (self.panel[0] + self.gap[0])
-        y0 = down - self.panel[1] - row * (self.panel[1] + self.gap[1])
-        common = {"showgrid": True, "gridcolor": _RULE, "zeroline": False, "showline": True, "linecolor": MUTED}
-        common |= {"ticks": "outside", "ticklen": 4, "tickcolor": MUTED, "tickfont": {"size": 14}}
-        x = common | {"domain": [x0 / across, (x0 + self.panel[0]) / across], "anchor": f"y{number}"}
-        y = common | {"domain": [y0 / down, (y0 + self.panel[1]) / down], "anchor": f"x{number}"}
-        self.layout[f"xaxis{number}"], self.layout[f"yaxis{number}"] = x, y
-        return x, y, {"xaxis": f"x{number}", "yaxis": f"y{number}"}
-
-    def heading(self, lines: Sequence[str], verdict: str = "") -> None:
-        """Above the newest panel."""
-        at: _Dict = {"xref": f"x{self.newest} domain", "yref": f"y{self.newest} domain", "x": 0, "y": 1}
-        self.note(f"<b>{_lines(lines)}</b>", size=14, yshift=22 if verdict else 4, **at)
-        if verdict:
-            self.note(verdict, size=12, colour=MUTED, yshift=4, **at)
-
-    def widen(self, by: int) -> None:
-        self.layout["width"] += max(by, 0)
-        self.layout["margin"]["r"] += max(by, 0)
-
-    def legend(self, name: str, row: int) -> None:
-        y = 1 - (self.under_title + _LINE * row) / self.height
-        place = {"x": 0, "xref": "paper", "xanchor": "left", "y": y, "yref": "container", "yanchor": "top"}
-        self.layout[name] = place | {"orientation": "h", "itemsizing": "trace", "font": {"size": 13}}
-
-    def mark(self, name: str, **style: Any) -> None:
-        """An entry of the second legend, without data: what a mark means."""
-        entry = {"type": "scatter", "x": [None], "y": [None], "name": name, "legend": "legend2", "showlegend": True}
-        self.data.append(entry | style)
-
-    def figure(self, description: str) -> Figure:
-        try:
-            from plotly.graph_objects import Figure
-        except ImportError:
-            raise ValueError(NEED_PLOTLY) from None
-        ended = self.title if self.title.endswith((".", "?", "!")) else f"{self.title}."
-        meta = {"title": self.title, "description": f"{ended} {description}"}
-        return Figure(data=self.data, layout=self.layout | {"meta": meta})
-
-
-def description_of(figure: Figure) -> str:
-    """What a figure shows, in words and numbers; empty for figures made elsewhere."""
-    meta = figure.layout.meta
-    return str(meta.get("description", "")) if isinstance(meta, Mapping) else ""
+_EDGE: Json = {"line": {"color": MUTED, "width": 1}}
+_CROSS: Json = {"symbol": "x-thin", "size": 8, "line": {"color": MUTED, "width": 1.5}}
 
 
 def transfer_figure(panels: Mapping[str, Transfer], title: str) -> Figure:
     """Scores over the learning rate, one panel per setting and one line per width.
 
+    >>> from mssp.report.canvas import description_of
     >>> from mssp.sweep.transfer import Score
     >>> scores = [Score(width, 2.0**k, 0, 1 - 0.1 * k**2) for width in (64, 128) for k in (-1, 0, 1)]
     >>> transfer = Transfer(Metric("accuracy", True, "accuracy"), scores)
@@ -165,59 +86,35 @@ def transfer_figure(panels: Mapping[str, Transfer], title: str) -> Figure:
         canvas.heading(headings[key], _verdict(transfer))
         start = transfer.summaries[0].best_lr.value
         if math.isfinite(start):
-            line = {"color": MUTED, "width": 1.5, "dash": "dash"}
+            line = stroke(MUTED, "dash")
             ends = {"x0": start, "x1": start, "xref": on["xaxis"], "y0": 0, "y1": 1, "yref": f"{on['yaxis']} domain"}
             canvas.layout["shapes"].append({"type": "line", "layer": "below", "line": line} | ends)
         parts = [_width_traces(transfer, summary, colours[summary.width]) for summary in transfer.summaries]
         for part in zip(*parts, strict=True):  # bands under lines under stars
             canvas.data += [trace | on for trace in part if trace]
-    name_once(canvas.data, "lines+markers")
+    canvas.name_once("lines+markers")
     _transfer_marks(canvas, panels)
     canvas.legend("legend", 0)
     canvas.legend("legend2", legend_rows)
     return canvas.figure(_transfer_words(panels, metric))
 
 
-def _width_traces(transfer: Transfer, summary: WidthSummary, colour: str) -> tuple[_Dict, _Dict, _Dict]:
+def _width_traces(transfer: Transfer, summary: WidthSummary, colour: str) -> tuple[Json, Json, Json]:
     """A width's band, line and star; empty where there is nothing to draw."""
     lrs = transfer.lrs(summary.width)
     xs, points = [math.log2(lr) for lr in lrs], [_point(transfer, summary.width, lr) for lr in lrs]
-    name = f"N = {summary.width}"
-    common: _Dict = {
-        "type": "scatter",
-        "name": name,
-        "legendgroup": name,
-        "showlegend": False,
-        "legendrank": summary.width,
-    }
-    common |= {"hovertemplate": f"{name}<br>%{{text}}<extra></extra>"}
-    outline = band_outline(xs, points)
-    band: _Dict = {"x": [x for x, _ in outline], "y": [y for _, y in outline], "mode": "lines", "line": {"width": 0}}
-    band |= {"fill": "toself", "fillcolor": colour, "opacity": 0.18, "hoverinfo": "skip", "hovertemplate": None}
-    line: _Dict = {"x": xs, "y": [point and point.value for point in points], "mode": "lines+markers"}
-    line |= {"line": {"color": colour, "width": 2}, "marker": {"color": colour, "size": 5}, "connectgaps": False}
-    told = ["diverged" if point is None else _text(point, 4) for point in points]
-    line["text"] = [f"learning rate {lr:.4g}<br>{words}" for lr, words in zip(lrs, told, strict=True)]
-    star: _Dict = {"x": [summary.best_lr.value], "y": [summary.best.value], "mode": "markers"}
-    star |= {"marker": _star(colour, summary.at_edge)}
-    star["text"] = [f"best log2 learning rate {_text(summary.best_lr, 2)}<br>{_text(summary.best, 4)}"]
-    found = math.isfinite(summary.best_lr.value) and math.isfinite(summary.best.value)
-    return common | band if outline else {}, common | line, common | star if found else {}
-
-
-def band_outline(xs: Sequence[float], points: Sequence[Estimate | None]) -> list[tuple[float | None, float | None]]:
-    """Of the band: for each stretch without a gap, there along the top and back along the bottom."""
-    outline: list[tuple[float | None, float | None]] = []
-    stretch: list[tuple[float, Estimate]] = []
-    for x, point in [*zip(xs, points, strict=True), (math.nan, None)]:
-        if point is not None and math.isfinite(point.ci):
-            stretch.append((x, point))
-        elif stretch:
-            outline += [(None, None)] if outline else []
-            outline += [(place, here.value + here.ci) for place, here in stretch]
-            outline += [(place, here.value - here.ci) for place, here in reversed(stretch)]
-            stretch = []
-    return outline
+    common: Json = {"name": f"N = {summary.width}", "legendrank": summary.width}
+    band = band_trace(xs, points, colour, 0.18, **common)
+    words = ["diverged" if point is None else _text(point, 4) for point in points]
+    told = [f"learning rate {lr:.4g}<br>{each}" for lr, each in zip(lrs, words, strict=True)]
+    line = line_trace(xs, values_of(points), told, **common)
+    line |= {"line": {"color": colour, "width": 2}, "marker": {"color": colour, "size": 5}}
+    best_lr, best = summary.best_lr, summary.best
+    told = [f"best log2 learning rate {_text(best_lr, 2)}<br>{_text(best, 4)}"]
+    star = line_trace([best_lr.value], [best.value], told, **common)
+    star |= {"mode": "markers", "marker": _star(colour, summary.at_edge)}
+    found = math.isfinite(best_lr.value) and math.isfinite(best.value)
+    return band if band["x"] else {}, line, star if found else {}
 
 
 def _transfer_marks(canvas: Canvas, panels: Mapping[str, Transfer]) -> None:
@@ -227,9 +124,8 @@ def _transfer_marks(canvas: Canvas, panels: Mapping[str, Transfer]) -> None:
         name = "best, at the grid’s end" if edge else "best learning rate"
         canvas.mark(name, mode="markers", marker=_star(MUTED, edge))
     base = f"N = {min(bases)}" if len(bases) == 1 else "the smallest width"
-    canvas.mark(f"best for {base}", mode="lines", line={"color": MUTED, "width": 1.5, "dash": "dash"})
-    square = {"symbol": "square", "size": 13, "color": MUTED, "opacity": 0.3}
-    canvas.mark("95 % CI over seeds", mode="markers", marker=square)
+    canvas.mark(f"best for {base}", mode="lines", line=stroke(MUTED, "dash"))
+    canvas.mark("95 % CI over seeds", mode="markers", marker=swatch(MUTED, 0.3))
 
 
 def _verdict(transfer: Transfer) -> str:
@@ -294,7 +190,7 @@ def scaling_figure(panels: Mapping[str, Transfer], title: str = "Is wider better
             if value is not None
         ]
         y |= _score_axis(metric, shown, down, labelled=number % columns == 0)
-    name_once(canvas.data, "lines+markers")
+    canvas.name_once("lines+markers")
     for name, dash in (("own best learning rate", "solid"), ("best learning rate of the smallest width", "dash")):
         canvas.mark(name, mode="lines", line={"color": MUTED, "dash": dash})
     canvas.legend("legend", 0)
@@ -302,27 +198,25 @@ def scaling_figure(panels: Mapping[str, Transfer], title: str = "Is wider better
     return canvas.figure(f"It shows {metric.label} over the width, with 95 % confidence intervals. {' '.join(words)}")
 
 
-def _scaling_traces(transfer: Transfer, scheme: str, shift: float) -> tuple[_Dict, _Dict]:
+def _scaling_traces(transfer: Transfer, scheme: str, shift: float) -> tuple[Json, Json]:
     """At each width's own best rate, and at the smallest width's."""
     colour, symbol = _SCHEMES[scheme]
-    name = _pretty(scheme) or "best score"
-    common: _Dict = {"type": "scatter", "name": name, "legendgroup": name, "showlegend": False}
-    common |= {"x": [math.log2(width) + shift for width in transfer.widths], "connectgaps": False}
-    common |= {"hovertemplate": f"{name}<br>%{{text}}<extra></extra>", "marker": {"color": colour, "symbol": symbol}}
+    xs = [math.log2(width) + shift for width in transfer.widths]
+
+    def trace(points: Sequence[Estimate | None], dash: str, mode: str, symbol: str) -> Json:
+        words = ["diverged" if point is None else _text(point, 4) for point in points]
+        told = [f"N = {width}<br>{each}" for width, each in zip(transfer.widths, words, strict=True)]
+        line = line_trace(xs, values_of(points), told, name=_pretty(scheme) or "best score")
+        line |= {"mode": mode, "line": {"color": colour, "width": 2, "dash": dash}}
+        bars = error_bars(points, colour)
+        line["error_y"] = bars | {"visible": any(bars["array"])}
+        return line | {"marker": {"color": colour, "symbol": symbol}}
+
     own = [_point(transfer, each.width, each.best_grid_lr) for each in transfer.summaries]
     # Where own runs do and the regret is infinite, it was a transferred run that diverged.
     moved = [None if math.isinf(each.regret.value) else each.transferred for each in transfer.summaries]
-    traces = []
-    for points, dash, mode in ((own, "solid", "lines+markers"), (moved, "dash", "markers+lines")):
-        trace = common | {"mode": mode, "line": {"color": colour, "width": 2, "dash": dash}}
-        trace["y"] = [point and point.value for point in points]
-        bars = [point.ci if point and math.isfinite(point.ci) else 0.0 for point in points]
-        trace["error_y"] = {"array": bars, "color": colour, "thickness": 1.5, "width": 4, "visible": any(bars)}
-        told = ["diverged" if point is None else _text(point, 4) for point in points]
-        trace["text"] = [f"N = {width}<br>{words}" for width, words in zip(transfer.widths, told, strict=True)]
-        traces.append(trace)
-    traces[1]["marker"] = common["marker"] | {"symbol": f"{symbol}-open"}
-    return traces[0], traces[1]
+    # Two words for one look: only "lines+markers" are named in the legend.
+    return trace(own, "solid", "lines+markers", symbol), trace(moved, "dash", "markers+lines", f"{symbol}-open")
 
 
 def heatmaps(
@@ -336,6 +230,7 @@ def heatmaps(
 ) -> Figure:
     """Scores over every two multipliers, the others at the optimum: a triangle of panels, bright where it is good.
 
+    >>> from mssp.report.canvas import description_of
     >>> points = [{"init": 1.0, "router": 1.0}, {"init": 4.0, "router": 1.0}]
     >>> description_of(heatmaps(points, [0.5, 0.4], ["init", "router"], points[0], "accuracy"))[34:88]
     'It shows accuracy over every two of init, router, the '
@@ -370,11 +265,11 @@ def heatmaps(
     # The colour bar and its label stand in the empty half of the triangle, and in the margin where that is small.
     bar = {"x": (side + 24) / canvas.inner[0], "xanchor": "left", "y": 1, "yanchor": "top", "thickness": 16}
     bar |= {"lenmode": "pixels", "len": side, "ypad": 0, "outlinewidth": 0}
-    canvas.note(_lines(textwrap.wrap(label, 24)), size=13, x=(side + 88) / canvas.inner[0], y=1, yanchor="top")
+    canvas.note(html_lines(textwrap.wrap(label, 24)), size=13, x=(side + 88) / canvas.inner[0], y=1, yanchor="top")
     canvas.widen(side + 88 + 170 - canvas.inner[0])
     scale = {"colorscale": "Viridis", "reversescale": not higher_is_better, "cmin": low, "cmax": high, "colorbar": bar}
     canvas.layout |= {"coloraxis": scale, "plot_bgcolor": _BLANK}
-    canvas.mark("optimum", mode="markers", marker=_star(_INK, False))
+    canvas.mark("optimum", mode="markers", marker=_star(INK, False))
     if len(finite) < sum(map(len, planes.values())):
         canvas.mark("diverged", mode="markers", marker=_CROSS)
     if any(len(plane) < math.prod(len(axes[name][1]) for name in pair) for pair, plane in planes.items()):
@@ -383,8 +278,8 @@ def heatmaps(
     where = ", ".join(f"{name} {best[name]:.4g}" for name in names)
     return canvas.figure(
         f"It shows {label} over every two of {', '.join(names)}, the others at the optimum ({where}): "
-        f"{'' if math.isnan(middle) else f'{_signed(middle, 4)} there, '}from {_signed(min(finite), 4)} to "
-        f"{_signed(max(finite), 4)} around it."
+        f"{'' if math.isnan(middle) else f'{signed(middle, 4)} there, '}from {signed(min(finite), 4)} to "
+        f"{signed(max(finite), 4)} around it."
     )
 
 
@@ -435,12 +330,12 @@ def _multiplier_axes(places: Mapping[str, Iterable[float]]) -> dict[str, tuple[l
 
 def _plane_traces(
     plane: _Plane, names: tuple[str, str], axes: Mapping[str, tuple[list[float], list[str]]], best: Mapping[str, float]
-) -> list[_Dict]:
+) -> list[Json]:
     """The cells, crosses on those that diverged, the star on the optimum."""
     (xs, x_labels), (ys, y_labels) = (axes[name] for name in names)
     z = [[plane.get((x, y), math.nan) for x in xs] for y in ys]
     hover = f"{names[0]} %{{customdata[0]}}<br>{names[1]} %{{customdata[1]}}<br>%{{z:.4g}}<extra></extra>"
-    cells: _Dict = {"type": "heatmap", "z": [[value if math.isfinite(value) else None for value in row] for row in z]}
+    cells: Json = {"type": "heatmap", "z": [[value if math.isfinite(value) else None for value in row] for row in z]}
     cells |= {"coloraxis": "coloraxis", "xgap": 1, "ygap": 1, "hoverongaps": False, "hovertemplate": hover}
     cells["customdata"] = [[[x, y] for x in x_labels] for y in y_labels]
     common = {"type": "scatter", "mode": "markers", "showlegend": False, "hoverinfo": "skip"}
@@ -449,7 +344,7 @@ def _plane_traces(
     star = {
         "x": [xs.index(_log2(names[0], best))],
         "y": [ys.index(_log2(names[1], best))],
-        "marker": _star(_INK, False),
+        "marker": _star(INK, False),
     }
     return [cells, *([crosses] if lost else []), common | star]
 
@@ -498,7 +393,7 @@ def _points(transfer: Transfer) -> list[Estimate | None]:
     return [_point(transfer, width, lr) for width in transfer.widths for lr in transfer.lrs(width)]
 
 
-def _rate_axis(transfer: Transfer) -> _Dict:
+def _rate_axis(transfer: Transfer) -> Json:
     places = sorted({math.log2(lr) for width in transfer.widths for lr in transfer.lrs(width)})
     low, high = places[0] - 0.4, places[-1] + 0.4
     every = math.ceil((high - low) / 10)
@@ -509,13 +404,9 @@ def _rate_axis(transfer: Transfer) -> _Dict:
     return {"range": [low, high], "tickvals": ticks, "ticktext": labels}
 
 
-def _score_axis(metric: Metric, values: Sequence[float], height: int, labelled: bool) -> _Dict:
+def _score_axis(metric: Metric, values: Sequence[float], height: int, labelled: bool) -> Json:
     title = {"title": axis_title(metric.label, height)} if labelled else {}
     return {"range": _span(values, metric.higher_is_better), "automargin": False, **title}
-
-
-def axis_title(text: str, length: int = 1000) -> _Dict:
-    return {"text": _lines(textwrap.wrap(text, length // 6)), "font": {"size": 13}, "standoff": 8}
 
 
 def _span(values: Sequence[float], higher_is_better: bool, margin: float = 0.08) -> list[float]:
@@ -530,49 +421,18 @@ def _span(values: Sequence[float], higher_is_better: bool, margin: float = 0.08)
     return [low - space, high + space]
 
 
-def shades(count: int) -> list[str]:
-    """From light to dark."""
-    try:
-        from plotly.colors import sample_colorscale
-    except ImportError:
-        raise ValueError(NEED_PLOTLY) from None
-    shares = [index / max(count - 1, 1) for index in range(count)]
-    return list(sample_colorscale("Magma", [_LIGHT + share * (_DARK - _LIGHT) for share in shares]))
-
-
-def _star(colour: str, at_edge: bool) -> _Dict:
+def _star(colour: str, at_edge: bool) -> Json:
     if at_edge:
         return {"symbol": "star", "size": 12, "color": "white", "line": {"color": colour, "width": 2}}
     return {"symbol": "star", "size": 15, "color": colour, "line": {"color": "white", "width": 1}}
-
-
-def name_once(data: Sequence[_Dict], mode: str) -> None:
-    """The first trace of each name stands in the legend for all of them."""
-    named = set()
-    for trace in data:
-        if trace.get("mode") == mode and trace["name"] not in named:
-            named.add(trace["name"])
-            trace["showlegend"] = True
 
 
 def _pretty(text: str) -> str:
     return " · ".join(SCHEME_NAMES.get(part) or OPTIMIZER_NAMES.get(part) or part for part in text.split(" · "))
 
 
-def _lines(lines: Iterable[str]) -> str:
-    return "<br>".join(escape(line, quote=False) for line in lines)
-
-
 def _power(base: int, exponent: int) -> str:
     return f"{base}<sup>{exponent}</sup>".replace("-", "−")
-
-
-def many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"
-
-
-def _signed(value: float, digits: int) -> str:
-    return f"{value:.{digits}g}".replace("-", "−")
 
 
 def _text(estimate: Estimate, digits: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mssp.data.whole_files import replacing
-from mssp.report.figures import NEED_PLOTLY, description_of
+from mssp.report.canvas import NEED_PLOTLY, description_of
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
