@@ -28,7 +28,7 @@ _BLOCK = 1 << 20
 def normals(seed: int, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
     """Elements ``start`` to ``stop`` of the standard normal sequence that belongs to ``(seed, name)``."""
     out = np.empty(stop - start, dtype=np.float32)
-    key = _key(seed, name)
+    key = key_of(seed, name)
     if len(out) <= _BLOCK:
         _fill(out, key, start)
         return out
@@ -58,7 +58,8 @@ def _threads() -> int:
     return int(asked) if asked.isdecimal() and int(asked) else os.cpu_count() or 1
 
 
-def _key(seed: int, name: str) -> int:
+def key_of(seed: int, name: str) -> int:
+    """The 128 bits that a sequence starts from."""
     return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:16], "little")
 
 

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from mssp.draws import normals
+from mssp.draws import key_of, normals
 
 _NEW = 1e-9  # of a row's variance: less than that is rounding, and the row follows from earlier ones
 _NEGATIVE = -1e-6  # of a row's variance: more than that is no rounding
@@ -40,8 +40,7 @@ class Population:
 
     def drawn(self, name: str, first: int, count: int) -> Tensor:
         """New rows of one name, [count, members]."""
-        numbers = normals(self.seed, f"{self.name}.{name}", first * self.members, (first + count) * self.members)
-        rows = torch.from_numpy(numbers).to(self.device, torch.float64).view(count, self.members)
+        rows = self._normals(f"{self.name}.{name}", first, count)
         rows -= rows.mean(1, keepdim=True)
         room = self.members // 2  # with more rows than that, nothing would be left of the last ones
         for pool in self._pools:
@@ -54,6 +53,15 @@ class Population:
         overlaps = torch.linalg.cholesky(rows @ rows.T / self.members)
         apart: Tensor = torch.linalg.solve_triangular(overlaps, rows, upper=False)
         return apart
+
+    def _normals(self, name: str, first: int, count: int) -> Tensor:
+        if self.device.type == "cpu":
+            numbers = normals(self.seed, name, first * self.members, (first + count) * self.members)
+            return torch.from_numpy(numbers).to(torch.float64).view(count, self.members)
+        # A GPU draws its own, and other ones: it would wait for those of the CPU ten times as long as it computes.
+        generator = torch.Generator(self.device).manual_seed(key_of(self.seed, f"{name}.{first}") % 2**63)
+        size = (count, self.members)
+        return torch.randn(size, generator=generator, dtype=torch.float64, device=self.device)
 
 
 class Pool:

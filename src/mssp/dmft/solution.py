@@ -107,7 +107,8 @@ def _sizes(experiment: Experiment, samples: int) -> Samples:
         return Samples(samples, 1, samples)
     if experiment.plan.regime == "II":
         return Samples(samples, max(samples // experiment.plan.target.expert_width, 1), 1)
-    return Samples(samples, _EXPERTS_IN_GRID, max(samples // _UNITS_SHARE, 1))
+    experts = round(_EXPERTS_IN_GRID * max(samples / SAMPLES, 1.0) ** 0.5)
+    return Samples(samples, experts, max(samples // _UNITS_SHARE, 1))
 
 
 def _bytes(sizes: Samples, experiment: Experiment) -> int:
