@@ -178,11 +178,16 @@ class Reference:
 
 
 def contradicted(
-    experiment: Experiment, reference: Reference | None, samples: int, device: torch.device, solves: int = 4
+    experiment: Experiment,
+    reference: Reference | None,
+    samples: int,
+    device: torch.device,
+    solves: int = 4,
+    seed: int = 0,
 ) -> tuple[float, str]:
     """By how many standard errors a solution contradicts itself or finite networks, and in what; the largest."""
     try:
-        found = solve(experiment, samples=samples, solves=solves, device=device)
+        found = solve(experiment, samples=samples, solves=solves, seed=seed, device=device)
     except ValueError as error:
         return float("inf"), str(error)
     scores = {

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mssp.dmft.pointwise import sigmoid
 
-_WINDOW = 0.15  # of the standard deviation of ψ
+_WINDOW = 0.4  # of the standard deviation of ψ: results do not move from 0.15 on, and noise does
 
 
 @dataclass(frozen=True)
