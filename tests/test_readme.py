@@ -210,9 +210,33 @@ def test_the_commands_shown_are_commands() -> None:
     for page in PAGES:
         for block in snippets(page.read_text(encoding="utf-8"), ""):
             for line in block.replace("\\\n", " ").splitlines():
-                words = shlex.split(line.removeprefix("$ "))
-                if words[:1] == ["mssp"] and words[1] in ("sweep", "tune"):
+                words = shlex.split(line.removeprefix("$ "), comments=True)
+                if words[:1] == ["mssp"] and words[1] in ("sweep", "tune", "dmft"):
                     _parse(words[1:])
+
+
+def test_the_snippet_about_limits_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "dmft.md").read_text(encoding="utf-8")
+    [code] = snippets(page, "python")
+    names: dict[str, Any] = {}
+    exec(code.replace("solve(experiment)", "solve(experiment, samples=2000, solves=2)"), names)
+    assert names["limit"].mean["f"].shape == (11, 3)
+    assert capsys.readouterr().out.startswith("(")
+    monkeypatch.chdir(tmp_path)
+    sizes = "--target.width 64 --target.experts 32 --target.active 32 --target.expert-width 4 --target.depth 1"
+    plan = f"plan {sizes} --target.inputs 8 --regime II --optimizer sgd --lr 0.1 --json"
+    assert main(plan.split()) == 0
+    Path("plan.json").write_text(capsys.readouterr().out, encoding="utf-8")
+    shown = [line for block in snippets(page, "") for line in block.splitlines() if line.startswith("mssp dmft")]
+    shown += [line for block in snippets(README, "") for line in block.splitlines() if line.startswith("mssp dmft")]
+    assert len(shown) == 4
+    for line in shown:
+        words = [word for word in shlex.split(line, comments=True)[1:] if not word.isdecimal() or int(word) < 64]
+        small = "--steps 3 --samples 400 --solves 2 --device cpu --seeds 2"
+        assert main([*words, *small.split()]) == 0
+    assert Path("limit.html").exists()
 
 
 def test_the_snippets_of_the_check_page_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mssp import Shape
 from mssp.dmft import Experiment, example, solve
 from mssp.dmft.observables import equal_times
 
@@ -116,3 +117,10 @@ def test_what_passes_through_weights_is_the_same_on_both_sides(regime: str, sche
     limit = solve(few(regime, scheme, activation=activation, steps=8, readout="mup"), samples=8_000, solves=4)
     for name, difference in limit.contradictions.mean.items():
         assert np.linalg.norm(difference) < 2.5 * np.linalg.norm(limit.contradictions.error[name]) + 1e-9
+
+
+def test_top_k_in_regime_three_has_a_whole_number_of_experts_active() -> None:
+    one_of_16 = Shape(width=32, expert_width=16, experts=16, active=1, depth=1)
+    limit = solve(few("III", smallest=one_of_16, steps=3, readout="mup"), samples=4_000, solves=2)
+    assert limit.samples.experts == 32
+    assert solve(few("III"), samples=1_000, solves=2).samples.experts == 24

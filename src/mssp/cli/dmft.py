@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,8 @@ class DmftCommand:
         from mssp.sweep.execution import pick_device
 
         experiment = self._experiment()
+        for width in self.compare:
+            positive_int("--compare", width)
         widths = networks(self.compare, positive_int("--seeds", self.seeds or 0)) if self.compare else {}
         for width in widths:
             experiment.shape(width)  # which refuses what is no whole number
@@ -131,8 +134,8 @@ class DmftCommand:
             steps=steps,
             test_inputs=unseen,
             lr=LR if self.lr is None else positive("--lr", self.lr),
-            rates=flags.by_role("--rates", self.rates, ""),
-            stds=flags.by_role("--stds", self.stds, ""),
+            rates=_by_layer("--rates", self.rates),
+            stds=_by_layer("--stds", self.stds),
             readout=self.readout,
             smallest=self._member(regime),
             activation=activation,
@@ -167,3 +170,10 @@ class DmftCommand:
             save(dmft_figure(solution, comparison), self.plot)
             print(f"figure in {self.plot}", file=sys.stderr)
         return 1 if comparison is not None and comparison.verdict == "slow" else 0
+
+
+def _by_layer(flag: str, given: Sequence[Sequence[str]]) -> dict[str, float]:
+    found = flags.by_role(flag, given, everywhere="")
+    if "" in found:
+        raise ValueError(f"{flag} takes ROLE=NUMBER, as router=2, got {found['']:g}")
+    return found

@@ -100,14 +100,16 @@ def _over_scales(plan: Plan, gate_kind: str) -> dict[tuple[str, str], float]:
     average = planned_aggregation(gate_kind, plan) * (plan.target.experts if gate_kind == "sigmoid" else 1)
     found = {}
     for role, scale in SCALES.items():
-        values, factor = plan.roles[role], average**2 if role == "expert_out" else 1.0
-        dims = plan.target.dims
-        found[role, "initial variance"] = factor * values.init_std**2 / scale.variance[column].value(dims)
+        values, factor = plan.roles[role], average * average if role == "expert_out" else 1.0
+        dims, variance = plan.target.dims, values.init_std * values.init_std
+        found[role, "initial variance"] = factor * variance / scale.variance[column].value(dims)
         found[role, "learning rate"] = factor * values.lr / scale.lr[column].value(dims)
     return found
 
 
 def _limit(what: tuple[str, str], small: float, large: float, plan: Plan) -> float:
+    if not (math.isfinite(small) and math.isfinite(large)):
+        raise ValueError(f"the {what[1]} of {what[0]} is not finite: use a smaller multiplier")
     if not small or math.isclose(small, large, rel_tol=1e-9):
         return small
     if large < small:

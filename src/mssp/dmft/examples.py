@@ -61,25 +61,27 @@ def example(
     shape = (smallest or SMALLEST[regime]).with_inputs(DIMENSION)
     if readout is None:
         readout = "zero" if scheme == "mssp" else "mup"
-    wanted = {**RATES, **_known("rates", rates)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PlanWarning)  # of multipliers on what starts at zero
-        asked = plan(
-            shape,
-            regime=regime,
-            scheme=scheme,
-            optimizer="sgd",
-            lr=lr,
-            readout=readout,
-            init_mult={**STDS, **_known("stds", stds)},
-        )
+        warnings.simplefilter("ignore", PlanWarning)  # zero routers that choose are refused, below
+        asked = plan(shape, regime=regime, scheme=scheme, optimizer="sgd", lr=lr, readout=readout)
     found = on_random_inputs(
         asked, inputs, steps, test_inputs=test_inputs, activation=activation, gate=gate, seed=data_seed
     )
-    # What the rules make of a multiplier of 1; the rest is the multiplier. What vanishes in the limit has none.
-    plain = constants(found).rate
-    multipliers = {role: wanted[role] * asked.lr / plain[role] for role in SCALES if plain[role]}
-    return replace(found, plan=replace(asked, lr_mult=multipliers))
+    # What the rules make of multipliers of 1; the rest is the multiplier.
+    plain = constants(found)
+    for role in _known("rates", rates):
+        if not plain.rate[role]:
+            raise ValueError(f"rates of {role}: what {scheme} learns there vanishes in the limit of regime {regime}")
+    multipliers = {
+        role: c * asked.lr / plain.rate[role]
+        for role, c in {**RATES, **_known("rates", rates)}.items()
+        if plain.rate[role]
+    }
+    # Where a variance vanishes in the limit, the std is that of finite members.
+    scales = {
+        role: std / (plain.variance[role] or 1.0) ** 0.5 for role, std in {**STDS, **_known("stds", stds)}.items()
+    }
+    return replace(found, plan=replace(asked, lr_mult=multipliers, init_mult=scales))
 
 
 def on_random_inputs(
@@ -93,7 +95,9 @@ def on_random_inputs(
     seed: int = 0,
 ) -> Experiment:
     """The family of a plan, trained on random inputs of length √D, with targets around ±1 in turn."""
-    dimension = plan.target.inputs or DIMENSION
+    dimension = plan.target.inputs or 1
+    if dimension == 1 and inputs > 1:
+        raise ValueError("the plan has inputs of one number, which are all alike: plan it with more (--target.inputs)")
     x = _inputs(positive_int("inputs", inputs), dimension, seed, "inputs")
     size = 1 + 0.5 * normals(seed, "targets", 0, inputs).astype(np.float64).clip(-1, 1)
     y = size * np.where(np.arange(inputs) % 2, -1.0, 1.0)

@@ -54,7 +54,7 @@ class Experiment:
         activation(self.activation)
         check_gate(self.gate, 1.0)
         if self.activation in _KINKED:
-            raise ValueError(f"the solver needs two derivatives, and {self.activation} has a kink: use gelu or silu")
+            raise ValueError(f"two derivatives are needed, and {self.activation} has a kink: use tanh, gelu or silu")
         self._check_plan()
         self._check_data()
 

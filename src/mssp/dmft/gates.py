@@ -65,7 +65,9 @@ def gates(kind: str, psi: Tensor, active_share: float = 1.0) -> Gates:
     bent = sigmoid(psi)
     if active_share == 1:
         return Gates(bent.value, bent.slope, bent.slope, bent.curvature)
-    threshold = torch.quantile(psi, 1 - active_share, dim=1, keepdim=True)
+    passed_over = psi.shape[1] - max(round(active_share * psi.shape[1]), 1)
+    below, above = (psi.kthvalue(max(rank, 1), dim=1, keepdim=True).values for rank in (passed_over, passed_over + 1))
+    threshold = (below + above) / 2
     chosen = (psi > threshold).to(psi.dtype)
     # Experts near the threshold, as a density per unit of ψ.
     width = _WINDOW * psi.std(1, keepdim=True) + 1e-300

@@ -122,8 +122,8 @@ class GaussianProcess:
         left = variance - float(own.square().sum())
         if left < _NEGATIVE * abs(variance) or variance < 0:
             raise ValueError(
-                f"the kernel of {self.name} is not positive: row {index} has variance {variance:.2g}, "
-                f"of which earlier rows explain {variance - left:.2g}"
+                f"the kernel of {self.name} is not positive: row {index} has variance {variance:.6g}, "
+                f"of which earlier rows explain {variance - left:.6g}"
             )
         if left > _NEW * variance:
             own[len(pivots)] = math.sqrt(left)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from mssp.shape import positive_int
 
 SAMPLES, SOLVES = 80_000, 6
 _EXPERTS_IN_GRID, _UNITS_SHARE = 24, 8  # Regime III: so many experts meet an eighth as many units as features
+_MOST_EXPERTS = 256  # of that grid
 _FEWEST_PER_ROW = 10  # members for each pair of a time and an input: responses are told apart by their probes
 _LARGE_ERROR = 0.05  # relative, of what is found
 _MEMORY = {"cpu": 4 << 30, "cuda": 32 << 30}  # bytes that one solution may take
@@ -108,6 +109,13 @@ def _sizes(experiment: Experiment, samples: int) -> Samples:
     if experiment.plan.regime == "II":
         return Samples(samples, max(samples // experiment.plan.target.expert_width, 1), 1)
     experts = round(_EXPERTS_IN_GRID * max(samples / SAMPLES, 1.0) ** 0.5)
+    # Under top-K a whole number of the few experts has to be active.
+    shape = experiment.plan.target
+    least = shape.experts // gcd(shape.experts, shape.active)
+    if least > _MOST_EXPERTS:
+        share = f"{shape.active} of {shape.experts} experts active"
+        raise ValueError(f"{share} is too fine a share for regime III: use a multiple of 1/{_MOST_EXPERTS} or coarser")
+    experts = ceil(experts / least) * least
     return Samples(samples, experts, max(samples // _UNITS_SHARE, 1))
 
 
@@ -127,10 +135,12 @@ def _warnings(
     told = []
     plan = experiment.plan
     if not np.any(found.mean["f"]):
-        told.append(
-            f"the limit is trivial: with a zero readout, {plan.scheme} in regime {plan.regime} "
-            "has nothing to start from, and f stays 0"
+        why = (
+            "a zero readout has nothing to start from"
+            if plan.readout == "zero"
+            else "what the experts put out and what they learn vanishes"
         )
+        told.append(f"the limit is trivial: under {plan.scheme} in regime {plan.regime} {why}, and f stays 0")
     elif found.count > 1:
         worst = max(MAIN, key=lambda name: relative(found.error[name], found.mean[name]))
         error = relative(found.error[worst], found.mean[worst])

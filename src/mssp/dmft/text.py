@@ -56,9 +56,9 @@ def _over_time(solution: Solution) -> list[str]:
     for step in _shown_steps(len(mean["loss"])):
         cells = [Estimate(float(value[step]), float(off[step])).text(4) for value, off in columns.values()]
         rows.append(f"{step:>4}" + "".join(f"{cell:>{width}}" for cell in cells))
-    rows.append(
-        f"± one standard error, from {solution.found.count} independent solutions; traces are means over inputs"
-    )
+    count = solution.found.count
+    errors = f"± one standard error, from {count} independent solutions; " if count > 1 else ""
+    rows.append(f"{errors}tr: the mean over inputs")
     return rows
 
 
@@ -90,7 +90,8 @@ def _deviations(comparison: Comparison) -> list[str]:
         "─" * (16 + width * len(names)),
     ]
     for at in comparison.widths:
-        cells = [f"{at.deviation[name]:.1%} ± {at.error[name]:.1%}" for name in names]
+        noise = ["" if math.isnan(at.error[name]) else f" ± {at.error[name]:.1%}" for name in names]
+        cells = [f"{at.deviation[name]:.1%}{off}" for name, off in zip(names, noise, strict=True)]
         rows.append(f"{at.width:>9}{at.networks.count:>7}" + "".join(f"{cell:>{width}}" for cell in cells))
     exponents = [comparison.exponents[name] for name in names]
     cells = ["in the noise" if math.isnan(each.value) else each.text(2) for each in exponents]
