@@ -161,4 +161,4 @@ def _fitted(widths: Array, bias: Array, covariance: Array) -> Estimate:
     near = exponents[misfit < misfit.min() + _HALF_WIDTH * max(1.0, misfit.min() / max(len(widths) - 2, 1))]
     if near[0] == exponents[0] or near[-1] == exponents[-1]:
         return Estimate(float("nan"), float("nan"))  # no end to it within reach
-    return Estimate(float(exponents[misfit.argmin()]), float(near[-1] - near[0]) / 2)
+    return Estimate(round(float(exponents[misfit.argmin()]), 3), round(float(near[-1] - near[0]) / 2, 4))

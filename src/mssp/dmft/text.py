@@ -51,7 +51,7 @@ def _over_time(solution: Solution) -> list[str]:
         **{f"tr {SYMBOLS[name]}": _traces(solution, name) for name in ("phi1", "phi3", "g1")},
         SYMBOLS[router]: (mean[router][:, 0], error[router][:, 0]),
     }
-    width = 17
+    width = 18
     rows = [f"{'step':>4}" + "".join(f"{name:>{width}}" for name in columns), "─" * (4 + width * len(columns))]
     for step in _shown_steps(len(mean["loss"])):
         cells = [Estimate(float(value[step]), float(off[step])).text(4) for value, off in columns.values()]
