@@ -70,3 +70,14 @@ def test_top_k_in_regime_two_comes_to_its_limit(scheme: str) -> None:
     for name in ("f", "phi1", "phi2", "router_gradient"):
         assert relative(mean[name] - limit.mean[name], limit.mean[name]) < 0.08
         assert name == "phi1" or relative(mean[name] - all_active.mean[name], limit.mean[name]) > 0.2
+
+
+def test_softmax_gates_come_to_the_limit_while_their_tails_are_not_seen() -> None:
+    of = example("II", "mssp", gate="softmax", inputs=2, steps=8, lr=0.03, stds={"router": 0.3}, readout="mup")
+    limit = solve(of, samples=10_000, solves=3)
+    networks = trained(of, 256, range(60), CPU)
+    mean = {name: np.mean([each[name] for each in networks], 0) for name in limit.mean}
+    for name in ("f", "phi1", "phi2", "phi3", "router_variance"):
+        assert relative(mean[name] - limit.mean[name], limit.mean[name]) < 0.1
+    sigmoid = solve(example("II", "mssp", inputs=2, steps=8, lr=0.03, readout="mup"), samples=4_000, solves=2)
+    assert relative(mean["phi3"] - sigmoid.mean["phi3"], mean["phi3"]) > 0.5
