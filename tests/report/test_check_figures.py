@@ -18,6 +18,7 @@ from mssp.report.saving import html_of
 from mssp.statistics import Estimate
 from mssp.theory.expected import Prediction
 from mssp.theory.propagation import Exponent
+from tests.report.reading import drawn, panel_axes, texts
 
 pytest.importorskip("plotly")
 
@@ -88,22 +89,6 @@ WHOLE = check_of(
     *(quantity(name) for name in ("features/delta", "activation/router", "router/highest", "router/lowest")),
 )
 DENSE = check_of(quantity("effective/hidden"), quantity("gradient/hidden"), quantity("gradient/norm"), loss={})
-
-
-def drawn(figure: Any, **wanted: Any) -> list[Any]:
-    """Traces with data, by what is wanted of them."""
-    with_data = [trace for trace in figure.data if tuple(trace.x) != (None,)]
-    return [trace for trace in with_data if all(getattr(trace, name) == value for name, value in wanted.items())]
-
-
-def texts(figure: Any) -> list[str]:
-    return [note.text for note in figure.layout.annotations]
-
-
-def panel_axes(figure: Any) -> dict[str, str]:
-    """The x axis of each panel by its heading."""
-    found = [(re.fullmatch("<b>(.*)</b>", note.text), note.xref) for note in figure.layout.annotations]
-    return {heading[1]: axis.removesuffix(" domain") for heading, axis in found if heading}
 
 
 def expected_lines(figure: Any, axis: str) -> list[tuple[Any, ...]]:

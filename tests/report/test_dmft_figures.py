@@ -19,6 +19,7 @@ from mssp.dmft.run import Samples
 from mssp.report.canvas import description_of
 from mssp.report.dmft_figures import dmft_figure
 from mssp.report.saving import html_of
+from tests.report.reading import drawn, panel_axes, texts
 
 pytest.importorskip("plotly")
 
@@ -67,22 +68,6 @@ def with_networks(solution: Solution, widths: Sequence[int] = (16, 32)) -> Compa
 LIMIT = limit_of([observed(0.9), observed(1.1)])  # 1 ± 0.1
 COMPARISON = with_networks(LIMIT)
 TRIVIAL = limit_of([observed(0.0), observed(0.0)], ["the limit is trivial"])
-
-
-def drawn(figure: Any, **wanted: Any) -> list[Any]:
-    """Traces with data, by what is wanted of them."""
-    with_data = [trace for trace in figure.data if tuple(trace.x) != (None,)]
-    return [trace for trace in with_data if all(getattr(trace, name) == value for name, value in wanted.items())]
-
-
-def texts(figure: Any) -> list[str]:
-    return [note.text for note in figure.layout.annotations]
-
-
-def panel_axes(figure: Any) -> dict[str, str]:
-    """The x axis of each panel by its heading."""
-    found = [(re.fullmatch("<b>(.*)</b>", note.text), note.xref) for note in figure.layout.annotations]
-    return {heading[1]: axis.removesuffix(" domain") for heading, axis in found if heading}
 
 
 def limits(figure: Any, heading: str) -> list[Any]:

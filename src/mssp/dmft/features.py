@@ -24,7 +24,12 @@ _KIND = "feature"
 
 
 class Features:
-    """The population of features; its members are units, of one expert."""
+    """The population of features; its members are units, of one expert.
+
+    ``pulled`` is ⟨φ¹_μ z¹_ν⟩ at present, once it came back.
+    """
+
+    pulled: Tensor
 
     def __init__(self, run: Run) -> None:
         self._run, times = run, run.times
@@ -38,7 +43,6 @@ class Features:
         self.kernel = Kernel(times, run.device)  # Φ¹
         self.gradient_kernel = Kernel(times, run.device)  # G¹
         self.response = Kernel(times, run.device)  # A¹
-        self.pulled = run.input_kernel  # ⟨φ¹_μ z¹_ν⟩ at present, once it came back
 
     def static_row(self, name: str) -> Tensor:
         """A normal number for each neuron that stays as it is, [1, members]."""

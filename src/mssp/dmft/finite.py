@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,21 +12,24 @@ from mssp.dmft.observables import Observables
 from mssp.nn import mlp
 from mssp.nn.activations import activation
 from mssp.replicas.lockstep import Lockstep
+from mssp.replicas.memory import bytes_per_replica, even_parts, replicas_that_fit
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.replica import Replica
 
-_BYTES_AT_ONCE = {"cpu": 1 << 30, "cuda": 16 << 30}  # of weights: networks beyond that come group by group
+# What networks trained together may take: the same for every machine of a kind, so that their last digits are too.
+_BYTES_AT_ONCE = {"cpu": 2 << 30, "cuda": 24 << 30}
 
 
 def trained(experiment: Experiment, width: int, seeds: Sequence[int], device: torch.device) -> list[Observables]:
     """What each network of that width shows in training, one for every seed."""
     program = MLPProgram(experiment.config(width))
     plan = experiment.member(width)
-    weights = 4 * sum(int(np.prod(shape)) for shape in program.shapes.values())
-    at_once = max(1, _BYTES_AT_ONCE[device.type] // weights)
+    each = bytes_per_replica(program, plan.optimizer, len(experiment.all_inputs), device)
+    fitting = replicas_that_fit(program, plan.optimizer, len(experiment.all_inputs), device)
+    at_once = max(1, min(_BYTES_AT_ONCE[device.type] // each, fitting))
     found: list[Observables] = []
-    for start in range(0, len(seeds), at_once):
-        lockstep = Lockstep(program, [Replica(plan, seed) for seed in seeds[start : start + at_once]], device=device)
+    for part in even_parts(len(seeds), at_once):
+        lockstep = Lockstep(program, [Replica(plan, seed) for seed in seeds[part]], device=device)
         found += _watched(experiment, lockstep)
     return found
 

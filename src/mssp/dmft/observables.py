@@ -22,6 +22,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Observables = Mapping[str, Array]
 OVER_ROWS = ("phi1", "phi3", "g1")
+OVER_INPUTS = (*OVER_ROWS, "phi2", "g2", "router_gradient")
 MAIN = ("f", "phi1", "phi3", "g1")
 
 
@@ -57,6 +58,16 @@ def relative(array: Array, reference: Array) -> float:
     """The size of one array relative to another's, by the Frobenius norm; 0 of 0 is 0."""
     size, whole = float(np.linalg.norm(array)), float(np.linalg.norm(reference))
     return size / whole if whole else 0.0 if not size else float("inf")
+
+
+def blocks(found: Observables, name: str, inputs: int) -> Array:
+    """A kernel's blocks at equal times, [steps + 1, inputs, inputs]."""
+    return equal_times(found[name], inputs) if name in OVER_ROWS else found[name]
+
+
+def traces(found: Observables, inputs: int) -> dict[str, Array]:
+    """Of every kernel over inputs, the trace at equal times over the number of inputs, [steps + 1]."""
+    return {name: np.trace(blocks(found, name, inputs), axis1=1, axis2=2) / inputs for name in OVER_INPUTS}
 
 
 def equal_times(kernel: Array, inputs: int) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mssp.dmft.comparison import Comparison
-from mssp.dmft.observables import MAIN, OVER_ROWS, Array, equal_times
+from mssp.dmft.observables import MAIN, OVER_INPUTS, Array, averaged, blocks, traces
 from mssp.dmft.solution import Solution
 from mssp.statistics import Estimate, finite
 
@@ -43,12 +43,14 @@ def lines(solution: Solution, comparison: Comparison | None = None) -> list[str]
 
 def _over_time(solution: Solution) -> list[str]:
     mean, error = solution.mean, solution.found.error
+    inputs = len(solution.experiment.all_inputs)
+    along = averaged([traces(draw, inputs) for draw in solution.draws])
     # In Regime I all experts have one ψ; elsewhere they differ, about a mean that says little.
     router = "router_mean" if solution.experiment.plan.regime == "I" else "router_variance"
     columns = {
         "loss": (mean["loss"], error["loss"]),
         "f of the first": (mean["f"][:, 0], error["f"][:, 0]),
-        **{f"tr {SYMBOLS[name]}": _traces(solution, name) for name in ("phi1", "phi3", "g1")},
+        **{f"tr {SYMBOLS[name]}": (along.mean[name], along.error[name]) for name in ("phi1", "phi3", "g1")},
         SYMBOLS[router]: (mean[router][:, 0], error[router][:, 0]),
     }
     width = 18
@@ -60,20 +62,6 @@ def _over_time(solution: Solution) -> list[str]:
     errors = f"± one standard error, from {count} independent solutions; " if count > 1 else ""
     rows.append(f"{errors}tr: the mean over inputs")
     return rows
-
-
-def _traces(solution: Solution, name: str) -> tuple[Array, Array]:
-    """Of the blocks at equal times, over the number of inputs: with the error that independent solutions show."""
-    each = np.stack([np.trace(blocks(draw[name], name, solution), axis1=1, axis2=2) for draw in solution.draws])
-    each /= len(solution.experiment.all_inputs)
-    count = len(each)
-    spread = each.std(0, ddof=1) / math.sqrt(count) if count > 1 else np.full(each.shape[1:], np.nan)
-    return each.mean(0), spread
-
-
-def blocks(kernel: Array, name: str, solution: Solution) -> Array:
-    """A kernel's blocks at equal times, [steps + 1, inputs, inputs]."""
-    return equal_times(kernel, len(solution.experiment.all_inputs)) if name in OVER_ROWS else kernel
 
 
 def _shown_steps(count: int) -> list[int]:
@@ -118,12 +106,12 @@ def verdict(comparison: Comparison) -> str:
 def as_json(solution: Solution, comparison: Comparison | None = None) -> dict[str, Any]:
     """Of kernels, the blocks at equal times, [step][input][input]; index t is after t updates."""
     plan, mean, error = solution.experiment.plan, solution.mean, solution.found.error
-    kernels = ("phi1", "phi2", "phi3", "g1", "g2", "router_gradient")
+    inputs = len(solution.experiment.all_inputs)
     found: dict[str, Any] = {
         "regime": plan.regime,
         "scheme": plan.scheme,
         "inputs": len(solution.experiment.inputs),
-        "test_inputs": len(solution.experiment.all_inputs) - len(solution.experiment.inputs),
+        "test_inputs": inputs - len(solution.experiment.inputs),
         "steps": solution.experiment.steps,
         "solves": solution.found.count,
         "loss": _numbers(mean["loss"]),
@@ -131,11 +119,14 @@ def as_json(solution: Solution, comparison: Comparison | None = None) -> dict[st
         "f": _numbers(mean["f"]),
         "f_error": _numbers(error["f"]),
         "kernels": {
-            **{name: _numbers(blocks(mean[name], name, solution)) for name in kernels},
+            **{name: _numbers(blocks(mean, name, inputs)) for name in OVER_INPUTS},
             "g3": _numbers(np.diag(mean["g3"])),
             "router": {"mean": _numbers(mean["router_mean"]), "variance": _numbers(mean["router_variance"])},
         },
         "relative_error": {name: finite(solution.relative_error(name)) for name in mean},
+        "contradiction": {
+            name: finite(float(np.linalg.norm(each))) for name, each in solution.contradictions.mean.items()
+        },
         "warnings": list(solution.warnings),
         "plan": plan.hash,
     }

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mssp.dmft.comparison import Comparison
-from mssp.dmft.observables import Array, Averaged, Observables, averaged
+from mssp.dmft.observables import OVER_INPUTS, Array, Averaged, Observables, averaged, traces
 from mssp.dmft.solution import Solution
-from mssp.dmft.text import SYMBOLS, blocks, heading, verdict
+from mssp.dmft.text import SYMBOLS, heading, verdict
 from mssp.report.canvas import (
     DASHED,
     DOTTED,
@@ -63,7 +63,6 @@ _PANELS = {
     "router_variance": ("Variance of router logits", "over experts, the mean over inputs"),
     "router_gradient": ("Gradient at router logits", "mean square, scaled to order one"),
 }
-_KERNELS = ("phi1", "phi2", "phi3", "g1", "g2", "router_gradient")
 _COLUMNS, _ROWS, _PANEL, _GAPS, _ABOVE = 3, 4, (320, 190), (84, 106), 46
 _ACCENT = "#00a37a"  # green stands out from all shades of widths, light and dark
 _LIMIT, _UNSEEN, _TARGET, _ERROR = "limit, N → ∞", "unseen inputs", "target", "± 1 standard error"
@@ -112,10 +111,9 @@ def dmft_figure(solution: Solution, comparison: Comparison | None = None) -> Fig
 
 def _curves(found: Observables, solution: Solution) -> dict[str, Array]:
     """What panels show by name, [steps + 1, lines]: linear, so that of a mean it is the mean."""
-    inputs = len(solution.experiment.all_inputs)
-    traces = {name: np.trace(blocks(found[name], name, solution), axis1=1, axis2=2) / inputs for name in _KERNELS}
+    kernels = traces(found, len(solution.experiment.all_inputs))
     router = {name: found[name].mean(1) for name in ("router_mean", "router_variance")}
-    curves = {"f": found["f"], "loss": found["loss"], "g3": np.diag(found["g3"]), **traces, **router}
+    curves = {"f": found["f"], "loss": found["loss"], "g3": np.diag(found["g3"]), **kernels, **router}
     return {name: np.where(np.abs(each) < _ROUNDING, 0.0, each).reshape(len(each), -1) for name, each in curves.items()}
 
 
@@ -206,7 +204,7 @@ def _targets(targets: Array, place: float) -> Json:
 
 
 def _symbol_title(name: str) -> Json:
-    text = f"tr {SYMBOLS[name]}(t,t) / P" if name in _KERNELS else "G³(t,t)" if name == "g3" else SYMBOLS[name]
+    text = f"tr {SYMBOLS[name]}(t,t) / P" if name in OVER_INPUTS else "G³(t,t)" if name == "g3" else SYMBOLS[name]
     title = axis_title(text)
     return title | {"text": title["text"].replace("^ψ", "<sup>ψ</sup>")}
 
