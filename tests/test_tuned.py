@@ -8,7 +8,7 @@ import pytest
 
 import mssp
 from mssp.families import family
-from mssp.tuned import TUNED_ROLES, Tuned, entries, tuned
+from mssp.tuned import TUNED_ROLES, Tuned, entries, planned, tuned
 
 
 def test_the_authors_numbers() -> None:
@@ -37,6 +37,16 @@ def test_every_entry_makes_a_plan(data: str) -> None:
                 lr_mult=found.lr_mult, init_mult=found.init_mult, aggregation_mult=found.aggregation_mult,
             )  # fmt: skip
             assert Tuned.of(plan) == Tuned(found.lr, found.init_mult, dict(plan.lr_mult), found.aggregation_mult)
+
+
+def test_a_plain_model_is_kept_for_spectra() -> None:
+    for entry in entries("spectra"):
+        for scheme in entry["schemes"]:
+            found = tuned("spectra", entry["optimizer"], entry["regime"], scheme)
+            assert found == Tuned({"sgd": 1.0, "adam": 0.005}[entry["optimizer"]], base_width=64)
+            asked = {"regime": entry["regime"], "scheme": scheme, "optimizer": entry["optimizer"], "readout": "zero"}
+            small, large = (family(entry["regime"], width, inputs=8) for width in (64, 128))
+            assert planned(large, found, **asked).base == small
 
 
 def test_what_nobody_tuned_is_said() -> None:

@@ -1,20 +1,29 @@
-"""Multipliers tuned at N = 128, as data with their source.
+"""What was tuned for the paper's MLP MoEs, as data with their source: multipliers at N = 128, or a plain small model.
 
 The paper finds optima up to a million times away from all ones, and update terms six orders of magnitude apart without
-tuning: a comparison of schemes that skips it compares nothing.
+tuning: a comparison of schemes that skips it compares nothing. Another way to compare them starts from one *plain*
+model that all of them share, as people have it: initial weights of standard deviation fan_in^-1/2 and one learning
+rate, tuned at its width. There all schemes are the same model, but for what they tie or start at zero; what they make
+of it as it grows is what tells them apart.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from mssp.planning import DEFAULT_EPS, Plan
+from mssp.families import family
+from mssp.planning import DEFAULT_EPS, Plan, plan
+from mssp.rules import REGIME_FREE
+from mssp.settings import PlanWarning
+from mssp.shape import Shape
 
+_VALUES = ("lr", "init_mult", "lr_mult", "aggregation_mult", "base_width", "top5")
 TUNED_ROLES = ("embedding", "router", "expert_in", "expert_out", "readout")
 
 
@@ -26,6 +35,7 @@ class Tuned:
         lr_mult: learning-rate multipliers by role.
         init_mult: the global multiplier of initial weights.
         aggregation_mult: the factor on the aggregation's K^-1.
+        base_width: of the plain model that all of this is relative to; None where it is relative to the rules.
         top5: the validation top-5 accuracy that whoever tuned it reports.
     """
 
@@ -33,6 +43,7 @@ class Tuned:
     init_mult: float = 1.0
     lr_mult: Mapping[str, float] = field(default_factory=dict)
     aggregation_mult: float = 1.0
+    base_width: int | None = None
     top5: float | None = None
 
     @classmethod
@@ -54,6 +65,67 @@ class Tuned:
         return cls(plan.lr, plan.init_mult.get("all", 1.0), dict(plan.lr_mult), plan.aggregation_mult)
 
 
+def planned(
+    shape: Shape, tuned: Tuned, *, regime: str, scheme: str, optimizer: str, readout: str, as_printed: bool = False
+) -> Plan:
+    """The plan of one member of a family, with what was tuned for it.
+
+    >>> from mssp.families import family
+    >>> asked = {"tuned": Tuned(1.0, base_width=64), "regime": "II", "optimizer": "sgd", "readout": "zero"}
+    >>> for width in (64, 256):
+    ...     plans = [planned(family("II", width), scheme=scheme, **asked) for scheme in ("mup", "mssp")]
+    ...     print(width, [plan.roles["expert_out"].init_std for plan in plans])
+    64 [0.25, 0.25]
+    256 [0.25, 0.5]
+    """
+    asked = (regime, scheme, optimizer, readout, as_printed)
+    start = _start(shape, *asked) if tuned.base_width is None else _grown(shape, tuned.base_width, *asked)
+    return start.retuned(
+        lr=tuned.lr,
+        lr_mult=tuned.lr_mult,
+        init_mult=tuned.init_mult,
+        aggregation_mult=start.aggregation_mult * tuned.aggregation_mult,
+    )
+
+
+@lru_cache(maxsize=64)
+def _start(shape: Shape, regime: str, scheme: str, optimizer: str, readout: str, as_printed: bool) -> Plan:
+    """What thousands of trials share."""
+    return _quiet_plan(shape, regime=regime, scheme=scheme, optimizer=optimizer, readout=readout, as_printed=as_printed)
+
+
+@lru_cache(maxsize=64)
+def _grown(
+    shape: Shape, base_width: int, regime: str, scheme: str, optimizer: str, readout: str, as_printed: bool
+) -> Plan:
+    """The same, from a plain model of another width."""
+    base = family(regime, base_width, shape.inputs)
+    active, rest = divmod(base.experts * shape.active, shape.experts)
+    if rest:
+        share = f"{shape.active} of {shape.experts} experts active"
+        raise ValueError(f"{share} is no whole number of the {base.experts} at the base's width {base_width}")
+    base = replace(base, active=active)
+    plain = _quiet_plan(base, scheme="sp", optimizer="sgd")
+    return _quiet_plan(
+        shape,
+        base,
+        regime=regime,
+        scheme=scheme,
+        optimizer=optimizer,
+        readout=readout,
+        as_printed=as_printed,
+        init_std={role: plain.roles[role].init_std for role in TUNED_ROLES if role != "readout"},
+        # The plain model averages over experts; these schemes say nothing of that, and keep what it does.
+        aggregation_mult=1 / base.active if scheme in REGIME_FREE else 1.0,
+    )
+
+
+def _quiet_plan(*shapes: Shape, **settings: Any) -> Plan:
+    with warnings.catch_warnings():  # top-K with a zero router is refused when the model is made
+        warnings.simplefilter("ignore", PlanWarning)
+        return plan(*shapes, lr=1.0, **settings)
+
+
 def data_with_tuned_multipliers() -> tuple[str, ...]:
     return tuple(_known())
 
@@ -73,9 +145,7 @@ def tuned(
     entries = _known()[data]["entries"]
     for entry in entries:
         if scheme in entry["schemes"] and all(entry[name] == value for name, value in asked.items()):
-            return Tuned(
-                entry["lr"], entry["init_mult"], entry["lr_mult"], entry["aggregation_mult"], entry.get("top5")
-            )
+            return Tuned(**{name: entry[name] for name in _VALUES if name in entry})
     routing = "all experts" if active is None else f"{active} of 8 experts"
     raise ValueError(
         f"no multipliers were tuned on {data} for {optimizer}, Regime {regime}, {scheme}, {routing}, "

@@ -13,7 +13,7 @@ from mssp.data import NAMES, load, save_npz
 
 
 def test_names() -> None:
-    assert NAMES == ("clusters", "tinyimagenet", "cifar10")
+    assert NAMES == ("clusters", "spectra", "tinyimagenet", "cifar10")
 
 
 def test_by_name_and_by_path(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_folder_is_read_as_one(tmp_path: Path) -> None:
         (
             "mnist",
             {},
-            "unknown dataset 'mnist': use one of clusters, tinyimagenet, cifar10, or the path of an .npz file",
+            "unknown dataset 'mnist': use one of clusters, spectra, tinyimagenet, cifar10, or the path of an .npz file",
         ),
         ("python", {}, r"python is text, which has no classes: use mssp\.data\.python_source\(\)"),
         ("a.txt", {}, r"a\.txt is text, which has no classes: use mssp\.data\.from_text_file\('a\.txt'\)"),

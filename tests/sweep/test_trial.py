@@ -6,7 +6,7 @@ import pytest
 
 import mssp
 from mssp.sweep.trial import Problem, Trial
-from mssp.tuned import tuned
+from mssp.tuned import TUNED_ROLES, Tuned, tuned
 
 PROBLEM = Problem(inputs=12288, classes=100)
 
@@ -38,6 +38,29 @@ def test_it_comes_back_from_json_and_its_key_tells_it_apart() -> None:
     assert trial.parameters["lr_mult.router"] == 4.0
 
 
+def test_a_trial_may_grow_from_a_plain_model() -> None:
+    """All schemes are one model at the base; beyond it, what differs in Regime II are the experts' second matrices."""
+    trials = {
+        (scheme, width): Trial("II", scheme, "sgd", width, seed=0, lr=0.5).with_tuned(Tuned(1.0, base_width=64))
+        for scheme in ("mup", "mssp", "sp")
+        for width in (64, 256)
+    }
+    assert Trial.from_json(trials["mup", 64].json()) == trials["mup", 64]
+    assert trials["mup", 64].parameters["base_width"] == 64
+    plans = {key: trial.plan(Problem(inputs=16, classes=4)) for key, trial in trials.items()}
+
+    def numbers(scheme: str, width: int) -> list[tuple[float, float]]:
+        roles = plans[scheme, width].roles
+        return [(roles[role].init_std, roles[role].lr) for role in TUNED_ROLES]
+
+    assert numbers("mup", 64) == numbers("mssp", 64) == numbers("sp", 64)
+    assert numbers("mup", 64) == [(0.25, 0.5), (0.125, 0.5), (0.125, 0.5), (0.25, 0.5), (0.0, 0.5)]
+    assert [plans[key].multiplier("aggregation") for key in plans] == [1 / 4, 1 / 16, 1 / 4, 1 / 16, 1 / 4, 1 / 4]
+    assert numbers("mup", 256)[3][0] == 0.25
+    assert numbers("mssp", 256)[3][0] == 0.5
+    assert numbers("mssp", 256)[:3] == numbers("mup", 256)[:3]
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="lr must be a positive number, got 0"):
         Trial("II", "mssp", "sgd", 128, seed=0, lr=0.0).plan(PROBLEM)
@@ -45,3 +68,5 @@ def test_what_makes_no_sense_is_refused() -> None:
         Trial("II", "mssp", "sgd", 128, seed=0, lr=1.0, lr_mult={"gate": 2.0}).plan(PROBLEM)
     with pytest.raises(ValueError, match="Regime II has an expert for every 16 of width: 100 is no multiple of it"):
         Trial("II", "mssp", "sgd", 100, seed=0, lr=1.0).plan(PROBLEM)
+    with pytest.raises(ValueError, match="1 of 8 experts active is no whole number of the 4 at the base's width 64"):
+        Trial("II", "mssp", "sgd", 128, seed=0, lr=1.0, active=1, base_width=64).plan(PROBLEM)

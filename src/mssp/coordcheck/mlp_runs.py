@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,15 +10,14 @@ from mssp.coordcheck.series import Series
 from mssp.data.dataset import Dataset
 from mssp.families import family
 from mssp.nn.mlp import MLPConfig
-from mssp.planning import Plan, plan
+from mssp.planning import Plan
 from mssp.replicas import Feed, MLPProgram, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.watching import Measured, watch
-from mssp.settings import PlanWarning
 from mssp.sweep.learning_rates import Setting
 from mssp.theory.expected import Theory
 from mssp.theory.simulation import for_open_questions
-from mssp.tuned import Tuned
+from mssp.tuned import Tuned, planned
 
 _LEAST = 2
 
@@ -64,30 +62,22 @@ class Sizes:
                 blocks=size if self.depths else 1,
                 residual=bool(self.depths),
             )
-            found[size] = Run(config, _planned(config, setting, tuned, as_printed))
+            plan = planned(
+                config.shape,
+                tuned,
+                regime=setting.regime,
+                scheme=setting.scheme,
+                optimizer=setting.optimizer,
+                readout=setting.readout,
+                as_printed=as_printed,
+            )
+            found[size] = Run(config, plan)
         return found
 
 
 def calm(tuned: Tuned, optimizer: str) -> Tuned:
     """What was tuned, at the learning rate of a check: SGD's own is at the edge, and muP's narrow models go over it."""
     return replace(tuned, lr=tuned.lr / 2) if optimizer == "sgd" else tuned
-
-
-def _planned(config: MLPConfig, setting: Setting, tuned: Tuned, as_printed: bool) -> Plan:
-    with warnings.catch_warnings():  # top-K with a zero router is refused when the model is made
-        warnings.simplefilter("ignore", PlanWarning)
-        return plan(
-            config.shape,
-            regime=setting.regime,
-            scheme=setting.scheme,
-            optimizer=setting.optimizer,
-            readout=setting.readout,
-            lr=tuned.lr,
-            lr_mult=dict(tuned.lr_mult),
-            init_mult={"all": tuned.init_mult},
-            aggregation_mult=tuned.aggregation_mult,
-            as_printed=as_printed,
-        )
 
 
 def check_mlps(

@@ -1,7 +1,7 @@
-"""Data to train on: images and clusters with classes, and text.
+"""Data to train on: images, clusters and spectra with classes, and text.
 
-    load("clusters")  load("tinyimagenet")  load("cifar10")  load("my.npz")  load("my_folder")     -> Dataset
-    python_source()   from_text_file("my.txt")                                                     -> Tokens
+    load("clusters")  load("spectra")  load("tinyimagenet")  load("cifar10")  load("my.npz")  load("folder") -> Dataset
+    python_source()   from_text_file("my.txt")                                                               -> Tokens
 
 Arrays are numpy's, nothing here imports torch, and exports are lazy.
 """
@@ -27,7 +27,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 # Which function, of which module, makes the dataset of that name.
-_MAKERS = {"clusters": "clusters", "tinyimagenet": "downloads", "cifar10": "downloads"}
+_MAKERS = {"clusters": "clusters", "spectra": "spectra", "tinyimagenet": "downloads", "cifar10": "downloads"}
 NAMES = tuple(_MAKERS)
 
 __all__ = [
@@ -43,7 +43,7 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
     5
 
     Args:
-        options: of the function that makes it: :func:`mssp.data.clusters.clusters`,
+        options: of the function that makes it: :func:`mssp.data.clusters.clusters`, :func:`mssp.data.spectra.spectra`,
             :func:`mssp.data.downloads.tinyimagenet`, :func:`mssp.data.downloads.cifar10`, :func:`from_npz` or
             :func:`from_folder`.
     """

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mssp.families import family
-from mssp.planning import Plan, plan
-from mssp.settings import PlanWarning
-from mssp.shape import Shape
-from mssp.tuned import Tuned
+from mssp.planning import Plan
+from mssp.tuned import Tuned, planned
 
 if TYPE_CHECKING:
     from mssp.nn import MLPConfig
@@ -46,13 +43,18 @@ class Trial:
     init_mult: float = 1.0
     lr_mult: Mapping[str, float] = field(default_factory=dict)
     aggregation_mult: float = 1.0
+    base_width: int | None = None
     active: int | None = None
     readout: str = "zero"
 
     def with_tuned(self, tuned: Tuned) -> Trial:
         """This trial with a setting's multipliers, at its own learning rate."""
         return replace(
-            self, init_mult=tuned.init_mult, lr_mult=dict(tuned.lr_mult), aggregation_mult=tuned.aggregation_mult
+            self,
+            init_mult=tuned.init_mult,
+            lr_mult=dict(tuned.lr_mult),
+            aggregation_mult=tuned.aggregation_mult,
+            base_width=tuned.base_width,
         )
 
     def config(self, problem: Problem) -> MLPConfig:
@@ -63,15 +65,13 @@ class Trial:
         return MLPConfig(problem.inputs, problem.classes, shape.width, shape.expert_width, shape.experts, active)
 
     def plan(self, problem: Problem) -> Plan:
-        untuned = _untuned(
+        return planned(
             family(self.regime, self.width, problem.inputs, self.active),
+            Tuned(self.lr, self.init_mult, self.lr_mult, self.aggregation_mult, self.base_width),
             regime=self.regime,
             scheme=self.scheme,
             optimizer=self.optimizer,
             readout=self.readout,
-        )
-        return untuned.retuned(
-            lr=self.lr, lr_mult=self.lr_mult, init_mult=self.init_mult, aggregation_mult=self.aggregation_mult
         )
 
     @property
@@ -82,7 +82,7 @@ class Trial:
     @property
     def parameters(self) -> dict[str, float | int | str | bool | None]:
         """What tells trials apart, flat, as a table has it."""
-        entries = asdict(self)
+        entries = self._entries()
         multipliers = {f"lr_mult.{role}": number for role, number in entries.pop("lr_mult").items()}
         return {**entries, **multipliers}
 
@@ -91,19 +91,15 @@ class Trial:
         return hashlib.sha256(self.json().encode()).hexdigest()[:16]
 
     def json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(self._entries(), sort_keys=True)
+
+    def _entries(self) -> dict[str, Any]:
+        """A base is named where there is one: most trials have none, and keep their keys."""
+        return {name: value for name, value in asdict(self).items() if name != "base_width" or value is not None}
 
     @classmethod
     def from_json(cls, text: str) -> Trial:
         return cls(**json.loads(text))
-
-
-@lru_cache(maxsize=64)
-def _untuned(shape: Shape, **settings: Any) -> Plan:
-    """What thousands of trials share."""
-    with warnings.catch_warnings():  # top-K with a zero router is refused when the model is made
-        warnings.simplefilter("ignore", PlanWarning)
-        return plan(shape, lr=1.0, **settings)
 
 
 def in_chunks(trials: Sequence[Trial], sizes: Mapping[tuple[Any, ...], int]) -> list[list[Trial]]:
