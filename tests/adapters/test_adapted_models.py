@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
 
 import mssp
 from mssp.adapters.configs import on_meta
+from mssp.adapters.probing import Gates, gates_of
 from tests.adapters.tiny_models import BASE, FAMILIES, TARGET, config_of, logits, model_of, plan_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:experts start equal:mssp.PlanWarning")
@@ -95,6 +97,13 @@ def test_a_later_plan_replaces_the_kept_one() -> None:
 def test_what_is_no_plan() -> None:
     with pytest.raises(ValueError, match=r"plan must be what mssp\.plan returns, got a str"):
         mssp.hf.adapt(model_of(config_of("olmoe", TARGET)), plan=plan_of().json())  # type: ignore[arg-type]
+
+
+def test_gates_of_a_wide_router_are_seen_too() -> None:
+    """Whose inputs and weights must not be the same numbers: every token would be sure of one expert."""
+    sizes = {"hidden_size": 2048, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False}
+    router = OlmoeTopKRouter(CONFIG_MAPPING["olmoe"](**sizes))
+    assert gates_of(router, 2048, 64, "router") == Gates("softmax", "softmax")
 
 
 def test_gates_are_not_what_somebody_says() -> None:

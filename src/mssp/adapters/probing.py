@@ -79,7 +79,7 @@ def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tu
     for key, tensor in held.items():
         value = weights.get(key.rpartition(".")[2], 0.0)
         shape = tuple(tensor.shape)
-        normals = _normals(*shape)
+        normals = _normals(*shape, seed=1)  # not those of the inputs: a token that is an expert's row saturates gates
         state[key] = normals / shape[-1] ** 0.5 if value is None else torch.full_like(normals, value)
         if not tensor.is_floating_point():
             state[key] = state[key].to(tensor.dtype)
@@ -99,6 +99,6 @@ def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tu
     raise ValueError(f"{name} ({type(module).__name__}) does not run on a batch of vectors: {failure}")
 
 
-def _normals(*shape: int) -> Tensor:
-    generator = torch.Generator(device="cpu").manual_seed(0)
+def _normals(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator(device="cpu").manual_seed(seed)
     return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)

@@ -85,7 +85,7 @@ def _reason(each: Quantity, found: list[Cause], symbol: str) -> str:
     if each.verdict != "off" or _setting(each.name) in _SETTINGS:
         return what
     if not found:
-        return f"{what}: every setting follows its rule, so look at the forward pass and the loss"
+        return f"{what}: every setting that was judged follows its rule, so look at the forward pass and the loss"
     role = _role(each.name)
     cause = next((cause for cause in found if cause.role == role), found[0])
     return f"{what}: {cause.text}"
