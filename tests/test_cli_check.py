@@ -137,7 +137,7 @@ def test_a_divergence_has_a_size_and_an_update(capsys: pytest.CaptureFixture[str
         (["--widths", "40", "64"], "Regime II has an expert for every 16 of width: 40 is no multiple of it"),
         (["--depths", "1", "2", "--widths", "32", "64"], "depths are checked at one width, got 32 64"),
         (["--depths", "3"], "an exponent needs at least 2 different depths, got 3"),
-        (["--data", "nowhere"], "unknown dataset 'nowhere': use one of clusters, tinyimagenet, cifar10, or "),
+        (["--data", "nowhere"], "unknown dataset 'nowhere': use one of clusters, spectra, tinyimagenet, cifar10, or "),
         (["--steps", "501"], "501 steps of 100 need 50100 examples in a single pass, clusters has 50000"),
         (["--steps", "0"], "--steps must be a positive whole number, got 0"),
         (["--seeds", "-1"], "--seeds must be a positive whole number, got -1"),

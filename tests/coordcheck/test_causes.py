@@ -172,7 +172,8 @@ def test_reasons_of_what_is_off_name_the_cause() -> None:
 def test_where_every_setting_is_right_the_forward_pass_is_not() -> None:
     found = with_reasons(judged({"aggregate/init": law(-0.5), "weights/router": law(-0.5)}), [], "N")
     assert found["aggregate/init"].reason == (
-        "falls as N^−0.5, expected N^0: every setting that was judged follows its rule, so look at the forward pass and the loss"
+        "falls as N^−0.5, expected N^0: every setting that was judged follows its rule, so look at the forward pass "
+        "and the loss"
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from mssp.coordcheck.causes import Cause
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Numbers
+from mssp.coordcheck.text import lines, verdict_lines
 from tests.coordcheck.synthetic import SIZES, law, series, theory
 
 SCHEMA = json.loads(resources.files("mssp").joinpath("schemas", "check.json").read_text(encoding="utf-8"))
@@ -105,9 +106,9 @@ def test_the_keys_of_the_contract() -> None:
     assert set(data["quantities"]) == set(RIGHT)
     for quantity in data["quantities"].values():
         assert list(quantity) == [
-            "exponents", "ci", "values", "predicted", "source", "judged", "stable", "verdict", "reason",
+            "exponents", "ci", "values", "predicted", "slack", "source", "judged", "stable", "verdict", "reason",
         ]  # fmt: skip
-        assert [len(quantity[name]) for name in ("exponents", "ci", "predicted")] == [5, 5, 5]
+        assert [len(quantity[name]) for name in ("exponents", "ci", "predicted", "slack")] == [5, 5, 5, 5]
         assert {size: len(values) for size, values in quantity["values"].items()} == {"64": 5, "128": 5, "256": 5}
 
 
@@ -119,7 +120,8 @@ def test_a_quantity_in_json() -> None:
     assert found["ci"] == [None, None, *[pytest.approx(0.0248, abs=1e-4)] * 3]
     assert found["values"]["64"] == [0.0, 0.0, *[pytest.approx(16.0)] * 3]
     assert found["predicted"] == [None, None, 0.0, 0.0, 0.0]
-    assert found["judged"] == {"exponent": half, "ci": pytest.approx(0.0248, abs=1e-4)}
+    interval = pytest.approx(0.0248, abs=1e-4)
+    assert found["judged"] == {"exponent": half, "ci": interval, "expected": 0.0, "slack": 0.0}
     assert (found["source"], found["stable"], found["verdict"]) == ("paper", False, "off")
     assert data["propagating/readout"]["verdict"] == "zero"
     assert data["router/load"]["verdict"] == "unpredicted"
@@ -174,3 +176,20 @@ def test_the_schema_is_a_schema_and_bites() -> None:
     for each in broken:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(each, SCHEMA)
+
+
+def test_json_and_back() -> None:
+    """Up to what JSON does not hold: how sure a prediction is, and which of them bind."""
+    for found in (checked(), checked({"aggregate/init": law(-0.5)}), checked({"weights/expert_out": law(0.0)})):
+        text = json.dumps(found.json())
+        again = Check.from_json(json.loads(text))
+        assert json.dumps(again.json()) == text
+        assert (again.passed, again.stable, again.causes) == (found.passed, found.stable, found.causes)
+        assert verdict_lines(again) == verdict_lines(found)
+        assert lines(again) == lines(found)
+
+
+@pytest.mark.parametrize("foreign", [{}, {"axis": "width"}, {**checked().json(), "quantities": {"loss": {}}}, []])
+def test_what_is_no_check_is_refused_in_one_line(foreign: Any) -> None:
+    with pytest.raises(ValueError, match=r"^it is no result of mssp check --json: [^\n]+$"):
+        Check.from_json(foreign)

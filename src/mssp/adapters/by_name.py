@@ -16,6 +16,7 @@ from mssp.apply import multipliers_of
 from mssp.description import described_parameters
 from mssp.model_config import RENORMALISED_NOTE
 from mssp.param_info import OWN, ParamInfo
+from mssp.plan_json import document
 from mssp.plan_text import align, facts, markdown_table, number, title
 from mssp.planning import Plan
 from mssp.rules import BIASES, GAINS
@@ -52,6 +53,11 @@ class ByName:
         lines += ["", *(f"- {factor}" for factor in self.factors)]
         lines += ["", *(f"> **warning:** {warning}" for warning in self.plan.warnings)]
         return "\n".join(lines).rstrip()
+
+    def json(self) -> dict[str, Any]:
+        """The plan, the table as people read it, and the factors: for reports; a plan file alone is for programs."""
+        table = {"header": self._columns(), "rows": list(self._rows())}
+        return {"plan": document(self.plan), "parameters": table, "factors": list(self.factors)}
 
     def __str__(self) -> str:
         return "\n".join([*self.lines(), *(f"warning: {warning}" for warning in self.plan.warnings)])

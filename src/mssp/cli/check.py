@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mssp.cli import flags, show
-from mssp.cli.run_flags import multipliers
+from mssp.cli.run_flags import device_text, multipliers
 from mssp.families import TUNED_WIDTH, family
 from mssp.rules import REGIMES, check_cell, check_names
 from mssp.settings import READOUTS, positive
@@ -152,9 +152,12 @@ class CheckCommand:
 
     def _show(self, found: Check) -> None:
         from mssp.coordcheck import numerics, text
+        from mssp.sweep.owner import environment
 
         if self.json:
-            print(json.dumps(found.json() | ({"numerics": numerics.as_json(found)} if self.numerics else {}), indent=1))
+            made = {"data": self.data, "made_with": environment(device_text())}
+            more = {"numerics": numerics.as_json(found)} if self.numerics else {}
+            print(json.dumps(found.json() | made | more, indent=1))
         else:
             lines = [*text.lines(found, everything=self.all), *(numerics.lines(found) if self.numerics else [])]
             show.lines(lines, emphasised=[*text.headings(found), "numerics"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mssp.cli import flags, show
+from mssp.cli.run_flags import device_text
 from mssp.rules import REGIMES, check_cell, check_names
 from mssp.settings import READOUTS, positive
 from mssp.shape import Shape, positive_int
@@ -157,9 +158,13 @@ class DmftCommand:
 
     def _show(self, solution: Solution, comparison: Comparison | None) -> int:
         from mssp.dmft import text
+        from mssp.dmft.overlay import Overlay
+        from mssp.sweep.owner import environment
 
         if self.json:
-            print(json.dumps(text.as_json(solution, comparison), indent=1))
+            curves = Overlay.of(solution, comparison).json()
+            made = {"overlay": curves, "made_with": environment(device_text())}
+            print(json.dumps(text.as_json(solution, comparison) | made, indent=1))
         else:
             verdict = [text.verdict(comparison)] if comparison else []
             show.lines(text.lines(solution, comparison), emphasised=[text.heading(solution), *verdict])

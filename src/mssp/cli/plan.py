@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from dataclasses import asdict, dataclass, field
@@ -90,6 +91,8 @@ class PlanCommand:
     """the target as a Hugging Face config.json"""
     json: bool = False
     """print the plan file"""
+    by_name: bool = False
+    """with --json: the plan of a --target-config by parameter name, for mssp report"""
     markdown: bool = False
     """print a Markdown table"""
     target: Sizes = field(default_factory=Sizes)
@@ -102,14 +105,20 @@ class PlanCommand:
     def run(self) -> int:
         if self.json and self.markdown:
             raise ValueError("--json and --markdown exclude each other")
+        if self.by_name and not (self.json and self.target_config):
+            raise ValueError("--by-name goes with --json and --target-config: tables are by name where they can be")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlanWarning)  # shown below, without a source line
             made = self._planned() if self.extend is None else self._extended(self.extend)
-            named = None if self.json else self._by_name(made)
+            named = None if self.json and not self.by_name else self._by_name(made)
             made = made if named is None else named.plan
         for warning in made.warnings:
             print(f"mssp: warning: {warning}", file=sys.stderr)
-        if self.json:
+        if self.by_name:
+            if named is None:
+                raise ValueError(f"{self.target_config} names no model_type, or transformers is missing: mssp[hf]")
+            print(json.dumps(named.json(), indent=1, ensure_ascii=False))
+        elif self.json:
             print(made.json())
         elif self.markdown:
             print(made.markdown() if named is None else named.markdown())
@@ -152,7 +161,7 @@ class PlanCommand:
 
     def _extended(self, file: str) -> Plan:
         """The plan in a file, carried on; flags that the file already answers are refused rather than ignored."""
-        open_questions = {"target", "target_config", "recipe", "extend", "json", "markdown"}
+        open_questions = {"target", "target_config", "recipe", "extend", "json", "by_name", "markdown"}
         for name, default in vars(PlanCommand()).items():
             if name not in open_questions and getattr(self, name) != default:
                 raise ValueError(f"--{name.replace('_', '-')} does not go with --extend: the plan file says it")

@@ -110,7 +110,7 @@ class RunFlags:
         from mssp.sweep.store import Store
 
         path = self.store or "runs.sqlite"
-        with Store(path, device=_device_text()) as store:
+        with Store(path, device=device_text()) as store:
             try:
                 yield store
             except KeyboardInterrupt:
@@ -118,7 +118,8 @@ class RunFlags:
                 raise
 
 
-def _device_text() -> str:
+def device_text() -> str:
+    """What runs are computed with, in a few words."""
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"

@@ -55,6 +55,7 @@ class SweepCommand(RunFlags):
     """print Markdown tables"""
 
     def run(self) -> int:
+        from mssp.sweep.execution import carry_out
         from mssp.sweep.learning_rates import LearningRates, transfers, trials
         from mssp.sweep.progress import watcher
 
@@ -68,14 +69,11 @@ class SweepCommand(RunFlags):
         metric = self.check_metric(self.metric or "", job.data)
         settings = self._settings(job.data.name)
         asked = trials(settings, widths, self.seeds or 0, rates)
-        name = f"sweep {job.text}"
-        chunks = backend.chunks(asked, job)  # which refuses what cannot be run, before there is a store
+        backend.chunks(asked, job)  # which refuses what cannot be run, before there is a store
         with self.opened() as store:
-            study = store.study(name, job.settings)
-            study.add(chunks)
             watching = watcher(metric.name, metric.higher_is_better)
             try:
-                backend.run(study, job, watching, asked)
+                study = carry_out(store, backend, job, watching, asked, "sweep")
             finally:
                 watching.stop()
             found = transfers(study.runs(), metric, asked)

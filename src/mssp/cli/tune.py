@@ -188,14 +188,9 @@ class TuneCommand(RunFlags):
             best = summary.found.best
             # The grid around the best, which the paper's procedure fills and others touch.
             grid = summary.found.fine or grids.axes(grids.point_of(best), self.points or 0, self.ratio or 0.0)
-            axes = {name: [*values, grids.point_of(best)[name]] for name, values in grid.items()}
-            near = [
-                (grids.point_of(trial), score if summary.metric.higher_is_better else -score)
-                for trial, score in summary.found.tried
-                if trial.lr == best.lr and grids.lies_on(axes, grids.point_of(trial))
-            ]
-            points, scores = zip(*near, strict=True)
             better, label = summary.metric.higher_is_better, summary.metric.label
+            points, scores = zip(*grids.near(best, summary.found.tried, grid), strict=True)
+            scores = tuple(score if better else -score for score in scores)
             figure = heatmaps(points, scores, grids.MULTIPLIERS, grids.point_of(best), label, higher_is_better=better)
             save(figure, self.plot)
             print(f"figure in {self.plot}", file=sys.stderr)

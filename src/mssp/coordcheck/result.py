@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from mssp.coordcheck.causes import Cause, causes, divergence, with_reasons
@@ -11,6 +13,7 @@ from mssp.coordcheck.judgement import Quantity, judged_quantities
 from mssp.coordcheck.series import Series
 from mssp.statistics import Estimate, finite
 from mssp.theory.expected import Prediction, Theory
+from mssp.theory.propagation import Exponent
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,22 @@ class Check:
             "stable": self.stable,
         }
 
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Check:
+        """The check that :meth:`json` wrote, as far as tables and figures go; ValueError where it is none."""
+        try:
+            axis = str(found["axis"])
+            return cls(
+                **{name: found[name] for name in ("scheme", "optimizer", "regime", "readout", "steps", "seeds")},
+                axis=axis,
+                sizes=tuple(found[f"{axis}s"]),
+                quantities={name: _quantity(name, each) for name, each in found["quantities"].items()},
+                causes=tuple(Cause(**cause) for cause in found["causes"]),
+                loss={int(size): _numbers(losses) for size, losses in found["loss"].items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"it is no result of mssp check --json: {type(error).__name__}, {error}") from None
+
 
 def _quantity_json(each: Quantity) -> dict[str, Any]:
     return {
@@ -103,8 +122,9 @@ def _quantity_json(each: Quantity) -> dict[str, Any]:
         "ci": [None if found is None else finite(found.ci) for found in each.exponents],
         "values": {str(size): [finite(value) for value in values] for size, values in each.values.items()},
         "predicted": [_power(prediction) for prediction in each.predicted],
+        "slack": [_slack(prediction) for prediction in each.predicted],
         "source": next((prediction.source for prediction in each.predicted if prediction is not None), None),
-        "judged": _estimate_json(each.judged),
+        "judged": _judged_json(each),
         "stable": each.stable,
         "verdict": each.verdict,
         "reason": each.reason,
@@ -116,5 +136,52 @@ def _power(prediction: Prediction | None) -> float | None:
     return None if power is None else float(power)
 
 
-def _estimate_json(found: Estimate | None) -> dict[str, float | None] | None:
-    return None if found is None else {"exponent": finite(found.value), "ci": finite(found.ci)}
+def _slack(prediction: Prediction | None) -> float | None:
+    return None if _power(prediction) is None or prediction is None else float(prediction.exponent.slack)
+
+
+def _judged_json(each: Quantity) -> dict[str, float | None] | None:
+    if each.judged is None:
+        return None
+    expected = None if each.expected is None else Prediction(each.expected, "")
+    return {
+        "exponent": finite(each.judged.value),
+        "ci": finite(each.judged.ci),
+        "expected": _power(expected),
+        "slack": _slack(expected),
+    }
+
+
+# -- and back ----------------------------------------------------------------------------------------------------------
+
+
+def _quantity(name: str, found: Mapping[str, Any]) -> Quantity:
+    # Null stands for a term that vanishes as well as for one that nothing is said of; to readers they are alike.
+    powers = zip(found["predicted"], found["slack"], strict=True)
+    source, judged = found["source"], found["judged"]
+    return Quantity(
+        name,
+        tuple(map(_estimate, found["exponents"], found["ci"])),
+        {int(size): _numbers(values) for size, values in found["values"].items()},
+        tuple(None if source is None else Prediction(_exponent(power, slack), source) for power, slack in powers),
+        None if judged is None else Estimate(*_numbers([judged["exponent"], judged["ci"]])),
+        None if judged is None or judged["expected"] is None else _exponent(judged["expected"], judged["slack"]),
+        found["stable"],
+        found["verdict"],
+        found["reason"],
+    )
+
+
+def _estimate(value: float | None, ci: float | None) -> Estimate | None:
+    return None if value is None else Estimate(*_numbers([value, ci]))
+
+
+def _exponent(power: float | None, slack: float | None) -> Exponent:
+    """Powers are small fractions, which a float does not spell."""
+    if power is None or slack is None:
+        return Exponent(None)
+    return Exponent(*(Fraction(number).limit_denominator(1000) for number in (power, slack)))
+
+
+def _numbers(values: Sequence[float | None]) -> tuple[float, ...]:
+    return tuple(math.nan if value is None else value for value in values)

@@ -78,16 +78,24 @@ def _heading(check: Check) -> list[str]:
     ]
 
 
-def _tables(check: Check, everything: bool) -> Iterator[str]:
+def table(check: Check, *, everything: bool = False) -> tuple[list[str], dict[str, list[list[str]]]]:
+    """The header, and rows by section: a quantity each."""
     sections = {**_SECTIONS, **({"details": _DETAILS} if everything else {})}
-    header = ["", *map(str, check.sizes), "exponent", "expected", "verdict"]
-    rows: list[list[str]] = []
-    starts: dict[int, str] = {}
+    found = {}
     for title, kinds in sections.items():
         chosen = [each for kind in kinds for each in _of_kind(check, kind) if everything or _worth_showing(check, each)]
         if chosen:
-            starts[len(rows)] = title
-            rows += [_row(check, each) for each in chosen]
+            found[title] = [_row(check, each) for each in chosen]
+    return ["", *map(str, check.sizes), "exponent", "expected", "verdict"], found
+
+
+def _tables(check: Check, everything: bool) -> Iterator[str]:
+    header, sections = table(check, everything=everything)
+    rows: list[list[str]] = []
+    starts: dict[int, str] = {}
+    for title, body in sections.items():
+        starts[len(rows)] = title
+        rows += body
     header_line, rule, *aligned = align([header, *rows])
     yield from ("", header_line, rule)
     for index, line in enumerate(aligned):

@@ -114,14 +114,14 @@ def as_json(solution: Solution, comparison: Comparison | None = None) -> dict[st
         "test_inputs": inputs - len(solution.experiment.inputs),
         "steps": solution.experiment.steps,
         "solves": solution.found.count,
-        "loss": _numbers(mean["loss"]),
-        "loss_error": _numbers(error["loss"]),
-        "f": _numbers(mean["f"]),
-        "f_error": _numbers(error["f"]),
+        "loss": numbers(mean["loss"]),
+        "loss_error": numbers(error["loss"]),
+        "f": numbers(mean["f"]),
+        "f_error": numbers(error["f"]),
         "kernels": {
-            **{name: _numbers(blocks(mean, name, inputs)) for name in OVER_INPUTS},
-            "g3": _numbers(np.diag(mean["g3"])),
-            "router": {"mean": _numbers(mean["router_mean"]), "variance": _numbers(mean["router_variance"])},
+            **{name: numbers(blocks(mean, name, inputs)) for name in OVER_INPUTS},
+            "g3": numbers(np.diag(mean["g3"])),
+            "router": {"mean": numbers(mean["router_mean"]), "variance": numbers(mean["router_variance"])},
         },
         "relative_error": {name: finite(solution.relative_error(name)) for name in mean},
         "contradiction": {
@@ -134,8 +134,8 @@ def as_json(solution: Solution, comparison: Comparison | None = None) -> dict[st
         found["finite"] = {
             str(at.width): {
                 "seeds": at.networks.count,
-                "loss": _numbers(at.networks.mean["loss"]),
-                "f": _numbers(at.networks.mean["f"]),
+                "loss": numbers(at.networks.mean["loss"]),
+                "f": numbers(at.networks.mean["f"]),
                 "deviation": {name: finite(each) for name, each in at.deviation.items()},
                 "error": {name: finite(each) for name, each in at.error.items()},
             }
@@ -147,6 +147,6 @@ def as_json(solution: Solution, comparison: Comparison | None = None) -> dict[st
     return found
 
 
-def _numbers(array: Array) -> Any:
+def numbers(array: Array) -> Any:
     """Nested lists; NaN, where one solution says nothing of its error, is null."""
-    return [_numbers(each) for each in array] if array.ndim else finite(float(array))
+    return [numbers(each) for each in array] if array.ndim else finite(float(array))

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from mssp.sweep.execution import Backend, Job, Watcher
+from mssp.sweep.execution import Backend, Job, Watcher, carry_out
 from mssp.sweep.learning_rates import METRICS
 from mssp.sweep.store import Store
 from mssp.sweep.transfer import Metric
 from mssp.sweep.trial import Trial
 from mssp.sweep.tuning import Scores
 
+KIND = "tune"  # what names of its studies begin with
 _SHARE = 8  # of the steps that a first look takes
 _KEEP = 4  # one in so many is worth the rest
 _WORTH = 64  # trials: fewer are not worth a first look
@@ -75,9 +76,7 @@ class Evaluator:
 
     def _run(self, stage: str, trials: Sequence[Trial], job: Job) -> Scores:
         self.told(stage, len(trials))
-        study = self.store.study(study_name(job), job.settings)
-        study.add(self.backend.chunks(trials, job))
-        self.backend.run(study, job, self.watcher, trials)
+        study = carry_out(self.store, self.backend, job, self.watcher, trials, KIND)
         runs = {run.key: run for run in study.runs()}
         scores = {}
         for trial in trials:
@@ -89,4 +88,4 @@ class Evaluator:
 
 
 def study_name(job: Job) -> str:
-    return f"tune {job.text}"
+    return f"{KIND} {job.text}"

@@ -14,7 +14,7 @@ import torch
 from mssp.data.dataset import Dataset
 from mssp.replicas import Feed, MLPProgram, Outcome, Replica, Schedule, train
 from mssp.replicas.memory import replicas_that_fit
-from mssp.sweep.store import Chunk, NewRun, Result, Study
+from mssp.sweep.store import Chunk, NewRun, Result, Store, Study
 from mssp.sweep.trial import Problem, Trial, in_chunks
 
 _LARGEST = {"cpu": 64, "cuda": 4096}  # replicas in a chunk: more are hardly faster, and results arrive later
@@ -155,6 +155,15 @@ class Local:
                 results = train_trials(trials_of(chunk), feed, job, stepped)
                 study.finish(chunk, results)
             watcher.finished(results)
+
+
+def carry_out(store: Store, backend: Backend, job: Job, watcher: Watcher, trials: Sequence[Trial], kind: str) -> Study:
+    """Finish the trials of a study, which is made where it is not there; what cannot be run is refused before."""
+    chunks = backend.chunks(trials, job)
+    study = store.study(f"{kind} {job.text}", job.settings)
+    study.add(chunks)
+    backend.run(study, job, watcher, trials)
+    return study
 
 
 @contextmanager

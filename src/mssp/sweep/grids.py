@@ -75,6 +75,18 @@ def lies_on(grid: Mapping[str, Sequence[float]], point: Point) -> bool:
     return all(any(math.isclose(point[name], value) for value in values) for name, values in grid.items())
 
 
+def near(
+    best: Trial, tried: Iterable[tuple[Trial, float]], grid: Mapping[str, Sequence[float]] | None = None
+) -> list[tuple[Point, float]]:
+    """Points with their scores that were tried at the best one's learning rate, those of a grid or all."""
+    axes = None if grid is None else {name: [*values, point_of(best)[name]] for name, values in grid.items()}
+    return [
+        (point_of(trial), score)
+        for trial, score in tried
+        if trial.lr == best.lr and (axes is None or lies_on(axes, point_of(trial)))
+    ]
+
+
 def unique(points: Iterable[Point]) -> list[Point]:
     """Points in their order, each once."""
     return list({tuple(sorted(point.items())): point for point in points}.values())

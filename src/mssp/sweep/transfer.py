@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean
+from typing import Protocol
 
 import numpy as np
 
@@ -58,6 +59,7 @@ class WidthSummary:
         transferred: the score at the rate that was best at the smallest width.
         regret: what that loses, positive where it loses.
         largest_stable_lr: None where no rate of the grid is.
+        diverged: seeds lost at the best rate, which happens where no rate is without.
     """
 
     width: int
@@ -68,6 +70,28 @@ class WidthSummary:
     transferred: Estimate
     regret: Estimate
     largest_stable_lr: float | None
+    diverged: int = 0
+
+
+class Outcome(Protocol):
+    """What a sweep of one setting says: of scores at hand, or as a file kept it."""
+
+    @property
+    def metric(self) -> Metric: ...
+    @property
+    def seeds(self) -> int: ...
+    @property
+    def summaries(self) -> Sequence[WidthSummary]: ...
+    @property
+    def drift(self) -> Estimate: ...
+    @property
+    def drift_verdict(self) -> str: ...
+    @property
+    def why_unclear(self) -> str: ...
+    @property
+    def wider_is_better(self) -> str: ...
+    @property
+    def wider_is_better_transferred(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -76,6 +100,10 @@ class Transfer:
 
     metric: Metric
     scores: Sequence[Score]
+
+    @property
+    def seeds(self) -> int:
+        return len({score.seed for score in self.scores})
 
     @cached_property
     def widths(self) -> list[int]:
@@ -94,6 +122,8 @@ class Transfer:
 
     @cached_property
     def summaries(self) -> list[WidthSummary]:
+        if not self.scores:
+            return []
         base = self._best_grid_lr(self.widths[0])
         return [self._summary(width, base) for width in self.widths]
 
@@ -191,6 +221,7 @@ class Transfer:
             self._as_shown(mean_of(list(moved.values()))),
             mean_of(lost) if all(map(math.isfinite, lost)) else Estimate(math.inf, math.nan),
             self._largest_stable(width),
+            sum(not math.isfinite(value) for value in own.values()),
         )
 
     def _largest_stable(self, width: int) -> float | None:

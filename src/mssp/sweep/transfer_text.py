@@ -10,7 +10,7 @@ from typing import Any
 from mssp.plan_text import align, markdown_table
 from mssp.statistics import Estimate
 from mssp.sweep.learning_rates import Setting
-from mssp.sweep.transfer import Transfer, WidthSummary
+from mssp.sweep.transfer import Outcome, WidthSummary
 
 _TREND = {
     "yes": "yes",
@@ -20,7 +20,7 @@ _TREND = {
 }
 
 
-def lines(found: Mapping[Setting, Transfer]) -> list[str]:
+def lines(found: Mapping[Setting, Outcome]) -> list[str]:
     text: list[str] = []
     for setting, transfer in found.items():
         text += [
@@ -34,7 +34,7 @@ def lines(found: Mapping[Setting, Transfer]) -> list[str]:
     return text
 
 
-def markdown(found: Mapping[Setting, Transfer]) -> list[str]:
+def markdown(found: Mapping[Setting, Outcome]) -> list[str]:
     text: list[str] = []
     for setting, transfer in found.items():
         header, *body = cells(transfer)
@@ -44,14 +44,14 @@ def markdown(found: Mapping[Setting, Transfer]) -> list[str]:
     return text
 
 
-def heading(setting: Setting, transfer: Transfer) -> str:
-    seeds = len({score.seed for score in transfer.scores})
-    return f"{setting}: {transfer.metric.label}, {seeds} seed{'s' if seeds > 1 else ''}, mean ± 95% CI"
+def heading(setting: Setting, transfer: Outcome) -> str:
+    seeds = f"{transfer.seeds} seed{'s' if transfer.seeds > 1 else ''}"
+    return f"{setting}: {transfer.metric.label}, {seeds}, mean ± 95% CI"
 
 
-def cells(transfer: Transfer) -> list[list[str]]:
+def cells(transfer: Outcome) -> list[list[str]]:
     """A header and a row per width."""
-    base = transfer.widths[0]
+    base = transfer.summaries[0].width
     head = ["N", "best lr", "log2 best lr", "best", f"at N={base}'s lr", "regret", "largest stable lr"]
     return [head, *(_row(summary) for summary in transfer.summaries)]
 
@@ -62,16 +62,16 @@ def _row(summary: WidthSummary) -> list[str]:
     return [
         str(summary.width),
         f"{2**summary.best_lr.value:.3g}{edge}" if math.isfinite(summary.best_lr.value) else "none",
-        _number(replace(summary.best_lr, ci=math.nan) if summary.at_edge else summary.best_lr, 2),
-        _number(summary.best, 4),
-        _number(summary.transferred, 4),
-        _number(summary.regret, 4),
+        number(replace(summary.best_lr, ci=math.nan) if summary.at_edge else summary.best_lr, 2),
+        number(summary.best, 4),
+        number(summary.transferred, 4),
+        number(summary.regret, 4),
         stable,
     ]
 
 
-def verdicts(transfer: Transfer) -> list[str]:
-    drift = f"{_number(transfer.drift, 2)} doublings per doubling of N"
+def verdicts(transfer: Outcome) -> list[str]:
+    drift = f"{number(transfer.drift, 2)} doublings per doubling of N"
     return [
         f"best lr {transfer.drift_verdict}: {transfer.why_unclear or drift}",
         f"wider is better, each at its own best lr: {_TREND[transfer.wider_is_better]}",
@@ -79,7 +79,7 @@ def verdicts(transfer: Transfer) -> list[str]:
     ]
 
 
-def as_json(found: Mapping[Setting, Transfer]) -> list[dict[str, Any]]:
+def as_json(found: Mapping[Setting, Outcome]) -> list[dict[str, Any]]:
     return [
         {
             "optimizer": setting.optimizer,
@@ -88,6 +88,7 @@ def as_json(found: Mapping[Setting, Transfer]) -> list[dict[str, Any]]:
             "active": setting.active,
             "readout": setting.readout,
             "metric": transfer.metric.name,
+            "seeds": transfer.seeds,
             "widths": {str(summary.width): _width_json(summary) for summary in transfer.summaries},
             "drift": _json(transfer.drift),
             "drift_verdict": transfer.drift_verdict,
@@ -108,6 +109,7 @@ def _width_json(summary: WidthSummary) -> dict[str, Any]:
         "transferred": _json(summary.transferred),
         "regret": _json(summary.regret),
         "largest_stable_lr": summary.largest_stable_lr,
+        "diverged": summary.diverged,
     }
 
 
@@ -118,7 +120,7 @@ def _json(estimate: Estimate) -> dict[str, float | None]:
     }
 
 
-def _number(estimate: Estimate, digits: int) -> str:
+def number(estimate: Estimate, digits: int) -> str:
     if math.isnan(estimate.value):
         return "-"
     if math.isinf(estimate.value):
