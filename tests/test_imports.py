@@ -65,7 +65,8 @@ ORDER_WITHIN = {
         "dispatch", "path_timing", "router", "experts", "multipliers", "moe", "mlp", "gpt",
     ],
     "data": [
-        "arguments", "streams", "whole_files", "dataset", "clusters", "text", "image_files", "images", "downloads",
+        "arguments", "streams", "whole_files", "dataset", "clusters", "spectra", "text", "image_files", "images",
+        "downloads",
     ],
     "measure": [
         "magnitudes", "linear_maps", "experts", "routing", "mlp", "recording", "moe_layers", "modules",
@@ -78,15 +79,18 @@ ORDER_WITHIN = {
     "dmft": [
         "experiment", "constants", "kernels", "processes", "fields", "pointwise", "gates", "run", "experts", "features",
         "readout", "regime_one", "regime_two", "regime_three", "observables", "solver", "solution", "finite",
-        "comparison", "examples", "text",
+        "comparison", "examples", "text", "overlay",
     ],
     "theory": ["propagation", "scaling", "shares", "expected", "simulation"],
     "coordcheck": ["series", "fit", "judgement", "causes", "result", "text", "numerics", "mlp_runs", "module_runs"],
     "sweep": [
         "owner", "database", "store", "export", "trial", "transfer", "learning_rates", "transfer_text", "execution",
-        "on_ray", "progress", "grids", "tuning", "tuning_text", "evaluation",
+        "on_ray", "progress", "grids", "tuning", "tuning_text", "evaluation", "recorded",
     ],
-    "report": ["canvas", "figures", "check_figures", "dmft_figures", "saving"],
+    "report": [
+        "canvas", "figures", "check_figures", "dmft_figures", "panels", "reflow", "dark", "figure_data", "page",
+        "saving", "agreement_figures", "contents", "findings", "sections",
+    ],
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from mssp.coordcheck.judgement import Quantity
 from mssp.coordcheck.result import Check
 from mssp.report.canvas import description_of
 from mssp.report.check_figures import evaluation_figure, exponents_figure, sizes_figure
-from mssp.report.saving import html_of
+from mssp.report.page import page_of
 from mssp.statistics import Estimate
 from mssp.theory.expected import Prediction
 from mssp.theory.propagation import Exponent
@@ -319,4 +319,4 @@ def test_figures_say_in_words_what_they_show(draw: Any) -> None:
 
 @pytest.mark.parametrize("draw", FIGURES)
 def test_equal_checks_give_equal_pages(draw: Any) -> None:
-    assert html_of(draw(WHOLE)) == html_of(draw(WHOLE))
+    assert page_of(draw(WHOLE)) == page_of(draw(WHOLE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,10 +16,11 @@ from mssp.dmft import Comparison, Solution, compare, example, solve
 from mssp.dmft.comparison import compared
 from mssp.dmft.constants import constants
 from mssp.dmft.observables import Observables, averaged
+from mssp.dmft.overlay import Overlay
 from mssp.dmft.run import Samples
 from mssp.report.canvas import description_of
-from mssp.report.dmft_figures import dmft_figure
-from mssp.report.saving import html_of
+from mssp.report.dmft_figures import dmft_figure, overlay_figure
+from mssp.report.page import page_of
 from tests.report.reading import drawn, panel_axes, texts
 
 pytest.importorskip("plotly")
@@ -294,7 +296,7 @@ def test_the_figure_says_in_words_what_it_shows() -> None:
 
 
 def test_equal_limits_give_equal_pages() -> None:
-    assert html_of(dmft_figure(LIMIT, COMPARISON)) == html_of(dmft_figure(LIMIT, COMPARISON))
+    assert page_of(dmft_figure(LIMIT, COMPARISON)) == page_of(dmft_figure(LIMIT, COMPARISON))
 
 
 @pytest.mark.parametrize("regime", ["I", "II", "III"])
@@ -306,3 +308,17 @@ def test_limits_of_all_regimes_are_drawn_beside_networks(regime: str) -> None:
     assert any(variance.y) == (regime != "I")  # there all experts have one logit
     says = any(text.startswith("nothing to show") for text in texts(figure))
     assert not says
+
+
+def test_a_picture_of_what_a_file_holds_is_the_same() -> None:
+    for comparison in (None, COMPARISON):
+        kept = json.dumps(Overlay.of(LIMIT, comparison).json(), allow_nan=False)
+        again = Overlay.from_json(json.loads(kept))
+        assert json.dumps(again.json()) == kept
+        assert overlay_figure(again) == dmft_figure(LIMIT, comparison)
+
+
+@pytest.mark.parametrize("foreign", [{}, [], {"beside": [{}]}, {**Overlay.of(LIMIT).json(), "mean": None}])
+def test_what_is_no_overlay_is_refused_in_one_line(foreign: Any) -> None:
+    with pytest.raises(ValueError, match=r"^it is no result of mssp dmft --json: [^\n]+$"):
+        Overlay.from_json(foreign)

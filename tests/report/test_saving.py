@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from mssp.report import saving
-from mssp.report.canvas import description_of
+from mssp.report.canvas import description_of, title_of
 from mssp.report.figures import transfer_figure
-from mssp.report.saving import save, title_of
+from mssp.report.page import page_of
+from mssp.report.saving import save
 from mssp.sweep.transfer import Metric, Score, Transfer
 
 graph_objects = pytest.importorskip("plotly.graph_objects")
@@ -38,12 +39,12 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
 
 def test_a_page_says_in_words_what_it_shows(tmp_path: Path) -> None:
     page = save(make("Rates"), tmp_path / "figure.html").read_text(encoding="utf-8")
-    assert 'role="img" aria-label="Rates" aria-describedby="description"' in page
-    assert f'<figcaption id="description">{description_of(make("Rates"))}</figcaption>' in page
+    assert 'role="img" aria-label="Rates" aria-describedby="figure.words"' in page
+    assert f'<p id="figure.words">{description_of(make("Rates"))}</p>' in page
 
 
 def test_no_button_uploads_the_data() -> None:
-    removed = re.search(r'"modeBarButtonsToRemove": (\[[^]]*\])', saving.html_of(make()))
+    removed = re.search(r'"noButtons":(\[[^]]*\])', page_of(make()))
     assert removed is not None
     assert "sendChartToCloud" in removed[1]
 
@@ -54,7 +55,7 @@ def test_equal_figures_give_equal_pages(tmp_path: Path) -> None:
 
 
 def test_a_page_closes_no_script_early() -> None:
-    assert "</script><b>" not in saving.html_of(make("</script><b>"))
+    assert "</script><b>" not in page_of(make("</script><b>"))
 
 
 def test_figures_made_elsewhere_can_be_saved(tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def _split(part: str, count: int, centres: npt.NDArray[np.float64], signal: floa
 
 def _amplitudes(inputs: int) -> npt.NDArray[np.float64]:
     """f^-3/4, by square roots, which are exact to the last bit where powers need not be."""
-    root = np.sqrt(np.arange(1.0, inputs + 1))
-    return 1 / (root * np.sqrt(root))
+    root: npt.NDArray[np.float64] = np.sqrt(np.arange(1.0, inputs + 1))
+    return np.reciprocal(root * np.sqrt(root))
 
 
 def _transformed(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

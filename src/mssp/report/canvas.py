@@ -7,6 +7,7 @@ that says in words what it shows (:func:`description_of`), for those who cannot 
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -22,6 +23,7 @@ Axes = tuple[Json, Json, Json]  # a panel's x axis, its y axis, and what puts a 
 
 NEED_PLOTLY = "plots need plotly: pip install 'mssp[report]'"
 INK, MUTED, _RULE = "#1a1a1a", "#595959", "#e4e4e4"
+TITLE, HEADING, VERDICT = "title", "heading", "verdict"  # names of annotations, by which they are found again
 DASHED, DOTTED = "6px,4px", "2px,3px"
 SMALL_TICKS: Json = {"tickfont": {"size": 12}}  # of figures with many panels
 _LEFT, _RIGHT, _BOTTOM, _LINE = 84, 28, 62, 24  # margins, and the height of a line of title or legend
@@ -36,7 +38,7 @@ class Canvas:
     def __init__(
         self, title: str, shape: tuple[int, int], panel: tuple[int, int], gap: tuple[int, int], above: int, legends: int
     ) -> None:
-        self.title, self.panel, self.gap = title, panel, gap
+        self.title, self.panel, self.gap, self.above = title, panel, gap, above
         self.inner = inner_size(shape, panel, gap)
         lines = textwrap.wrap(title, max(24, (self.inner[0] - 150) // 9))  # clear of the page's buttons
         self.under_title = 16 + _LINE * len(lines)
@@ -57,7 +59,7 @@ class Canvas:
             "shapes": [],
         }
         # Not plotly's own title, which cuts a second line off.
-        self.note(html_lines(lines), size=18, x=0, y=1, yshift=top - 16, yanchor="top")
+        self.note(html_lines(lines), size=18, name=TITLE, x=0, y=1, yshift=top - 16, yanchor="top")
 
     def note(self, text: str, *, size: int, colour: str = INK, **place: Any) -> None:
         """Text at a place, on paper where no panel's axes are named."""
@@ -94,9 +96,9 @@ class Canvas:
     def heading(self, lines: Sequence[str], verdict: str = "") -> None:
         """Above the newest panel."""
         at = self._in_newest(0, 1)
-        self.note(f"<b>{html_lines(lines)}</b>", size=14, yshift=22 if verdict else 4, **at)
+        self.note(f"<b>{html_lines(lines)}</b>", size=14, name=HEADING, yshift=22 if verdict else 4, **at)
         if verdict:
-            self.note(verdict, size=12, colour=MUTED, yshift=4, **at)
+            self.note(verdict, size=12, colour=MUTED, name=VERDICT, yshift=4, **at)
 
     def leave_empty(self, axes: Axes, why: str) -> None:
         """The newest panel has no data, and says so."""
@@ -147,7 +149,8 @@ class Canvas:
         except ImportError:
             raise ValueError(NEED_PLOTLY) from None
         ended = self.title if self.title.endswith((".", "?", "!")) else f"{self.title}."
-        meta = {"title": self.title, "description": f"{ended} {description}"}
+        # What it takes to set the panels anew for another width.
+        meta = {"title": self.title, "description": f"{ended} {description}", "gap": self.gap, "above": self.above}
         return Figure(data=self.data, layout=self.layout | {"meta": meta})
 
 
@@ -159,9 +162,21 @@ def inner_size(shape: tuple[int, int], panel: tuple[int, int], gap: tuple[int, i
 
 def legend_rows(labels: Sequence[str], across: int) -> int:
     """How many it takes: plotly puts entries that do not fit on one line into columns of equal widths."""
-    widths = [44 + 7.5 * len(label) for label in labels]
+    widths = entry_widths(labels)
     room = across - 120  # less its title
     return 1 if sum(widths) <= room else math.ceil(len(widths) / max(room // max(widths), 1))
+
+
+def entry_widths(labels: Iterable[str]) -> list[float]:
+    """Pixels that a legend’s entries take: rather too many than too few."""
+    return [44 + 7.5 * len(label) for label in labels]
+
+
+def title_of(figure: Figure) -> str:
+    """Without markup."""
+    meta = figure.layout.meta
+    title = meta.get("title") if isinstance(meta, Mapping) else None
+    return title or re.sub(r"<[^>]*>", " ", figure.layout.title.text or "").strip() or "Figure"
 
 
 def description_of(figure: Figure) -> str:
@@ -212,6 +227,16 @@ def _outline(xs: Iterable[float], points: Iterable[Estimate | None]) -> list[tup
     return outline
 
 
+def standing_for(series: str = "", **values: Iterable[float]) -> Json:
+    """What a trace's data are, for those who read numbers.
+
+    Args:
+        series: which of those that share its name it is.
+        values: the places by axis, where they are drawn elsewhere: at logarithms, or a little aside.
+    """
+    return {"meta": {"series": series, **{axis: list(each) for axis, each in values.items()}}}
+
+
 def values_of(points: Iterable[Estimate | None]) -> list[float | None]:
     return [None if point is None else point.value for point in points]
 
@@ -230,14 +255,14 @@ def swatch(colour: str, opacity: float) -> Json:
     return {"symbol": "square", "size": 13, "color": colour, "opacity": opacity}
 
 
-def shades(count: int) -> list[str]:
-    """From light to dark."""
+def shades(count: int, first: float = _LIGHT, last: float = _DARK) -> list[str]:
+    """From light to dark, or between other places of the scale."""
     try:
         from plotly.colors import sample_colorscale
     except ImportError:
         raise ValueError(NEED_PLOTLY) from None
     shares = [index / max(count - 1, 1) for index in range(count)]
-    return list(sample_colorscale("Magma", [_LIGHT + share * (_DARK - _LIGHT) for share in shares]))
+    return list(sample_colorscale("Magma", [first + share * (last - first) for share in shares]))
 
 
 # -- axes --------------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from mssp.report.canvas import (
     shades,
     signed,
     space_around,
+    standing_for,
     steps_axis,
     stroke,
     swatch,
@@ -83,6 +84,11 @@ _TRAINED = {
     "features’ change ‖Δh‖": ("features/delta",),
     "router logits ‖ψ‖": ("activation/router",),
     "router scores, lowest dotted": ("router/highest", "router/lowest"),
+}
+_ROUTED = {
+    "scores, lowest dotted": ("router/highest", "router/lowest"),
+    "largest load, 1 if all are equal": ("router/load",),
+    "change of logits": ("router/delta",),
 }
 
 
@@ -150,6 +156,16 @@ def exponents_figure(check: Check, names: Sequence[str] | None = None) -> Figure
     return _finished(canvas, check, what, _exponent_words(panels))
 
 
+def router_figure(check: Check) -> Figure:
+    """How the router spreads inputs over experts in training, by size: dark is wide."""
+    labels = [f"{_symbol(check)} = {size}" for size in check.sizes]
+    canvas = _sheet(check, "the router", (len(_ROUTED), 1), (260, 200), {_SHADES: labels})
+    _draw_training(canvas, check, _ROUTED)
+    names = [name for names in _ROUTED.values() for name in names]
+    what = f"the router by {check.axis} over {many(check.steps, 'update')}"
+    return _finished(canvas, check, what, _trained_words(check, names))
+
+
 def evaluation_figure(check: Check) -> Figure:
     """The paper's evaluation (App. "Fine-grained scaling evaluations"): how sizes train, and exponents of all terms.
 
@@ -167,14 +183,15 @@ def evaluation_figure(check: Check) -> Figure:
     trained = any(_trained(check, name) for names in _TRAINED.values() for name in names)
     labels = {_SHADES: [f"{_symbol(check)} = {size}" for size in check.sizes]} if trained else {}
     canvas = _sheet(check, "evaluation", (4, 3), (250, 190), {**labels, **_labels(styles)})
-    _draw_training(canvas, check)
+    _draw_training(canvas, check, _TRAINED)
     for number, (title, drawn) in enumerate(panels.items()):
         row, column = divmod(number, 3)
         axes = canvas.axes(row + 1, column, columns=3)
         _draw_exponents(canvas, check, axes, title, drawn, styles, but_zero=True)
     _mark_expected(canvas)
     what = f"training by {check.axis} over {many(check.steps, 'update')}, and exponents of all terms"
-    return _finished(canvas, check, what, f"{_trained_words(check)} {_exponent_words(panels)}")
+    names = [name for names in _TRAINED.values() for name in names]
+    return _finished(canvas, check, what, f"{_trained_words(check, names)} {_exponent_words(panels)}")
 
 
 # -- which quantities --------------------------------------------------------------------------------------------------
@@ -295,9 +312,9 @@ def _trained(check: Check, name: str) -> Mapping[int, Sequence[float | None]]:
     return {size: [finite(each) for each in values] for size, values in found.items()}
 
 
-def _draw_training(canvas: Canvas, check: Check) -> None:
-    """The first row of an evaluation."""
-    for column, (title, names) in enumerate(_TRAINED.items()):
+def _draw_training(canvas: Canvas, check: Check, panels: Mapping[str, Sequence[str]]) -> None:
+    """The first row: quantities over training, a second one of a panel dotted."""
+    for column, (title, names) in enumerate(panels.items()):
         x, y, on = axes = canvas.axes(0, column)
         canvas.heading([title])
         lines = []
@@ -308,6 +325,7 @@ def _draw_training(canvas: Canvas, check: Check) -> None:
             for name, dash, mode in zip(names, ("solid", DOTTED), ("lines+markers", "lines"), strict=False):
                 ys = _trained(check, name).get(size, ())
                 told = [f"{_after(step)}<br>{each or 0:.4g}" for step, each in enumerate(ys)]
+                style |= standing_for(name if len(names) > 1 else "")
                 lines.append(line_trace(range(len(ys)), ys, told, line=stroke(colour, dash), **style) | {"mode": mode})
         if any(each is not None for line in lines for each in line["y"]):
             x |= _updates_axis(check)
@@ -347,6 +365,7 @@ def _exponent_line(points: Sequence[Estimate | None], style: Json) -> Json:
     told = ["" if point is None else f"{point.text(2)}<br>{_after(step)}" for step, point in enumerate(points)]
     line = line_trace(range(len(points)), values_of(points), told, **style)
     if sum(point is not None for point in points) == 1:  # a band would have no width; bars stand side by side
+        line |= standing_for(x=line["x"])
         line["x"] = [step + 0.05 * (style["legendrank"] - 3) for step in line["x"]]
         line["error_y"] = error_bars(points, style["line"]["color"])
     return line
@@ -428,9 +447,9 @@ def _verdict(each: Quantity) -> str:
     return " ".join(filter(None, (measured, f"(expected {ends})" if ends else "", verdict)))
 
 
-def _trained_words(check: Check) -> str:
+def _trained_words(check: Check, names: Iterable[str]) -> str:
     told = []
-    for name in (name for names in _TRAINED.values() for name in names):
+    for name in names:
         last = {size: values[-1] for size, values in _trained(check, name).items() if values}
         words = [f"{'not finite' if value is None else signed(value, 3)} for {size}" for size, value in last.items()]
         told.append(f"{name} at the end: {', '.join(words) or 'nothing to show'}.")

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mssp.dmft.comparison import Comparison
-from mssp.dmft.observables import OVER_INPUTS, Array, Averaged, Observables, averaged, traces
+from mssp.dmft.observables import OVER_INPUTS, Array
+from mssp.dmft.overlay import Overlay
 from mssp.dmft.solution import Solution
-from mssp.dmft.text import SYMBOLS, heading, verdict
+from mssp.dmft.text import SYMBOLS
 from mssp.report.canvas import (
     DASHED,
     DOTTED,
@@ -38,6 +38,7 @@ from mssp.report.canvas import (
     shades,
     signed,
     space_around,
+    standing_for,
     steps_axis,
     stroke,
     swatch,
@@ -46,8 +47,6 @@ from mssp.statistics import Estimate, finite
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-_Networks = Mapping[int, Observables]  # means over networks, by width
 
 # Panels in the order of rows: what each shows, and more exactly. The distance from the limit ends the first row.
 _PANELS = {
@@ -76,7 +75,6 @@ _BESIDE = 0.02  # of the widths' axis: so far neighbours stand apart, that error
 _ABOVE_ALL = 1.6  # times the largest deviation, at the smallest width: there the line of slope −1 starts
 _LOWEST_BAR = 0.25  # of a deviation: bars that reach lower leave the panel
 _LEAST_SPAN = 0.05  # of the largest value, that a panel spans: noise is not to look like training
-_ROUNDING = 1e-12  # less is zero
 
 
 def dmft_figure(solution: Solution, comparison: Comparison | None = None) -> Figure:
@@ -91,42 +89,36 @@ def dmft_figure(solution: Solution, comparison: Comparison | None = None) -> Fig
     Rows show outputs, forward signals, backward signals and the router. With a comparison, the first row ends with the
     distance of finite networks from the limit over their width, in log-log.
     """
-    limit = averaged([_curves(draw, solution) for draw in solution.draws])
-    widths = () if comparison is None else comparison.widths
-    networks = {at.width: _curves(at.networks.mean, solution) for at in widths}
-    canvas = _sheet(solution, comparison)
+    return overlay_figure(Overlay.of(solution, comparison))
+
+
+def overlay_figure(shown: Overlay) -> Figure:
+    """The same of what a file holds."""
+    canvas = _sheet(shown)
     for number, name in enumerate(_PANELS):
         row, column = divmod(number + (number > 1), _COLUMNS)
-        two = row == 0 and comparison is None  # panels, which have the room of three
+        two = row == 0 and not shown.beside  # panels, which have the room of three
         axes = canvas.axes(row, column, columns=2 if two else None)
-        _draw_over_steps(canvas, axes, name, solution, limit, networks)
-    if comparison is not None:
-        _draw_deviations(canvas, canvas.axes(0, _COLUMNS - 1), comparison)
+        _draw_over_steps(canvas, axes, name, shown)
+    if shown.beside:
+        _draw_deviations(canvas, canvas.axes(0, _COLUMNS - 1), shown)
     canvas.name_once("lines")
     canvas.name_once("lines+markers")
-    for name, style in _marks(solution).items():
-        canvas.mark(name, legend="legend", legendrank=_after_widths(networks, 2), **style)
-    return canvas.figure(_words(solution, limit, comparison, networks))
+    for name, style in _marks(shown).items():
+        canvas.mark(name, legend="legend", legendrank=_after_widths(shown, 2), **style)
+    return canvas.figure(_words(shown))
 
 
-def _curves(found: Observables, solution: Solution) -> dict[str, Array]:
-    """What panels show by name, [steps + 1, lines]: linear, so that of a mean it is the mean."""
-    kernels = traces(found, len(solution.experiment.all_inputs))
-    router = {name: found[name].mean(1) for name in ("router_mean", "router_variance")}
-    curves = {"f": found["f"], "loss": found["loss"], "g3": np.diag(found["g3"]), **kernels, **router}
-    return {name: np.where(np.abs(each) < _ROUNDING, 0.0, each).reshape(len(each), -1) for name, each in curves.items()}
-
-
-def _sheet(solution: Solution, comparison: Comparison | None) -> Canvas:
+def _sheet(shown: Overlay) -> Canvas:
     """An empty figure: its title, what a reader should know, and its legends, one under the other."""
     across, _ = inner_size((_COLUMNS, _ROWS), _PANEL, _GAPS)
-    labels = {"legend": [_LIMIT, *_marks(solution)]}
-    if comparison is not None:
-        labels["legend"] += [_width_name(at.width) for at in comparison.widths]
-        labels["legend2"] = [*_exponent_names(comparison).values(), "slope −1"]
+    labels = {"legend": [_LIMIT, *_marks(shown)]}
+    if shown.beside:
+        labels["legend"] += [_width_name(each.width) for each in shown.beside]
+        labels["legend2"] = [*_exponent_names(shown).values(), "slope −1"]
     rows = {legend: legend_rows(each, across) for legend, each in labels.items()}
-    notes = [line for warning in solution.warnings for line in textwrap.wrap(f"Note: {warning}", across // 7)]
-    title = heading(solution).replace("N_e", "Nₑ")
+    notes = [line for warning in shown.warnings for line in textwrap.wrap(f"Note: {warning}", across // 7)]
+    title = shown.heading.replace("N_e", "Nₑ")
     above = len(notes) + sum(rows.values())
     canvas = Canvas(f"{title[0].upper()}{title[1:]}", (_COLUMNS, _ROWS), _PANEL, _GAPS, _ABOVE, above)
     if notes:
@@ -136,17 +128,17 @@ def _sheet(solution: Solution, comparison: Comparison | None) -> Canvas:
     return canvas
 
 
-def _after_widths(networks: _Networks, place: int) -> int:
+def _after_widths(shown: Overlay, place: int) -> int:
     """A rank in the legend, where widths are their own."""
-    return max(networks, default=0) + place
+    return max((each.width for each in shown.beside), default=0) + place
 
 
-def _marks(solution: Solution) -> dict[str, Json]:
+def _marks(shown: Overlay) -> dict[str, Json]:
     """Entries of the legend for what is no line of its own."""
     found: dict[str, Json] = {_TARGET: {"mode": "markers", "marker": _DIAMOND}}
-    if solution.experiment.test_inputs is not None:
+    if shown.inputs > len(shown.targets):
         found[_UNSEEN] = {"mode": "lines", "line": stroke(MUTED, DOTTED)}
-    if len(solution.draws) > 1:
+    if shown.solutions > 1:
         found[_ERROR] = {"mode": "markers", "marker": swatch(_ACCENT, 0.35)}
     return found
 
@@ -154,31 +146,31 @@ def _marks(solution: Solution) -> dict[str, Json]:
 # -- over steps --------------------------------------------------------------------------------------------------------
 
 
-def _draw_over_steps(
-    canvas: Canvas, axes: Axes, name: str, solution: Solution, limit: Averaged, networks: _Networks
-) -> None:
+def _draw_over_steps(canvas: Canvas, axes: Axes, name: str, shown: Overlay) -> None:
     """Bands, over them finite networks, over them the limit."""
     x, y, on = axes
     title, detail = _PANELS[name]
-    canvas.heading([title], detail.format(inputs=len(solution.experiment.all_inputs)))
-    steps, trained = solution.experiment.steps, len(solution.experiment.inputs)
+    canvas.heading([title], detail.format(inputs=shown.inputs))
+    steps, trained = shown.steps, len(shown.targets)
+    widths = list(zip(shown.beside, shades(len(shown.beside)), strict=True))
     bands, lines, limits = [], [], []
-    for index, (values, errors) in enumerate(zip(limit.mean[name].T, limit.error[name].T, strict=True)):
+    for index, (values, errors) in enumerate(zip(shown.mean[name].T, shown.error[name].T, strict=True)):
         dash = DOTTED if name == "f" and index >= trained else ""
-        for (width, curves), colour in zip(networks.items(), shades(len(networks)), strict=True):
+        for each, colour in widths:
             solid = stroke(colour, dash or "solid")
-            lines.append(_steps_line(_width_name(width), name, index, curves[name][:, index], solid, width))
-        thick = {"color": _ACCENT, "width": 2.5, "dash": dash or (DASHED if networks else "solid")}
-        limits.append(_steps_line(_LIMIT, name, index, values, thick, _after_widths(networks, 1)))
+            curve = each.curves[name][:, index]
+            lines.append(_steps_line(_width_name(each.width), name, index, curve, solid, each.width))
+        thick = {"color": _ACCENT, "width": 2.5, "dash": dash or (DASHED if widths else "solid")}
+        limits.append(_steps_line(_LIMIT, name, index, values, thick, _after_widths(shown, 1)))
         bands.append(_error_band(values, errors))
-    targets = [_targets(solution.experiment.targets, 1.05 * steps)] if name == "f" else []
+    targets = [_targets(shown.targets, 1.05 * steps)] if name == "f" else []
     traces = [*bands, *lines, *limits, *targets]
-    shown = [value for trace in traces for value in trace["y"] if value is not None]
-    if not any(shown):
-        canvas.leave_empty(axes, "zero throughout" if shown else "not finite")
+    drawn = [value for trace in traces for value in trace["y"] if value is not None]
+    if not any(drawn):
+        canvas.leave_empty(axes, "zero throughout" if drawn else "not finite")
         return
     x |= steps_axis(steps, "step t", (-0.03 * steps, 1.09 * steps), 8)
-    low, high = min(shown), max(shown)
+    low, high = min(drawn), max(drawn)
     space = space_around(low, high, 0.08, _LEAST_SPAN * max(abs(low), abs(high)))
     y |= {"range": [low - space, high + space], "nticks": 6, "exponentformat": "power", **SMALL_TICKS}
     y["title"] = _symbol_title(name)
@@ -189,7 +181,8 @@ def _steps_line(label: str, name: str, index: int, values: Array, look: Json, ra
     ys = [finite(float(value)) for value in values]
     of = f", input {index + 1}" if name == "f" else ""
     told = [f"step {step}{of}<br>{signed(value, 4)}" for step, value in enumerate(values)]
-    return line_trace(range(len(ys)), ys, told, name=label, line=look, legendrank=rank) | {"mode": "lines"}
+    line = line_trace(range(len(ys)), ys, told, name=label, line=look, legendrank=rank)
+    return line | {"mode": "lines", **standing_for(of.removeprefix(", "))}
 
 
 def _error_band(values: Array, errors: Array) -> Json:
@@ -212,16 +205,16 @@ def _symbol_title(name: str) -> Json:
 # -- over widths -------------------------------------------------------------------------------------------------------
 
 
-def _draw_deviations(canvas: Canvas, axes: Axes, comparison: Comparison) -> None:
+def _draw_deviations(canvas: Canvas, axes: Axes, shown: Overlay) -> None:
     """A line per quantity whose limit is not zero, over a line of slope −1."""
     x, y, on = axes
-    judged = verdict(comparison).partition(":")[0]
+    judged = shown.verdict.partition(":")[0]
     canvas.heading(["Distance from the limit"], f"means over networks ± their noise · {judged}")
-    widths = [at.width for at in comparison.widths]
+    widths = [each.width for each in shown.beside]
     axis = growing_axis(widths, "width N", _PANEL[0], 0.08)
     low, high = axis["range"]
     apart = _BESIDE * (high - low)
-    lines = [_deviation_line(comparison, name, label, apart) for name, label in _exponent_names(comparison).items()]
+    lines = [_deviation_line(shown, name, label, apart) for name, label in _exponent_names(shown).items()]
     points = [point for line in lines for point in zip(line["y"], line["error_y"]["array"], strict=True) if point[0]]
     if not points:
         canvas.leave_empty(axes, "the limit is zero")
@@ -236,18 +229,18 @@ def _draw_deviations(canvas: Canvas, axes: Axes, comparison: Comparison) -> None
     canvas.data += [trace | on for trace in (guide, *lines)]
 
 
-def _deviation_line(comparison: Comparison, name: str, label: str, apart: float) -> Json:
+def _deviation_line(shown: Overlay, name: str, label: str, apart: float) -> Json:
     colour, symbol = _COMPARED[name]
     rank = list(_COMPARED).index(name)
     beside = 10 ** (apart * (rank - (len(_COMPARED) - 1) / 2))
-    found = {at.width: (100 * at.deviation[name], 100 * at.error[name]) for at in comparison.widths}
+    found = {each.width: (100 * each.deviation[name], 100 * each.error[name]) for each in shown.beside}
     ys = [on_log_axis(value) for value, _ in found.values()]
     up = [bar if math.isfinite(bar) else 0.0 for _, bar in found.values()]
     # A bar that reaches to zero has no end on this axis: it leaves the panel.
     down = [min(bar, 0.999 * (value or 0.0)) for value, bar in zip(ys, up, strict=True)]
     told = [f"N = {width}<br>{value:.2f} % ± {bar:.2f} %" for width, (value, bar) in found.items()]
     line = line_trace([width * beside for width in found], ys, told, name=label, legend="legend2", legendrank=rank)
-    line |= {"line": stroke(colour), "marker": {"color": colour, "symbol": symbol, "size": 8}}
+    line |= {"line": stroke(colour), "marker": {"color": colour, "symbol": symbol, "size": 8}, **standing_for(x=found)}
     return line | {"error_y": {"array": up, "arrayminus": down, "color": colour, "thickness": 1.2, "width": 3}}
 
 
@@ -258,30 +251,29 @@ def _width_name(width: int) -> str:
     return f"N = {width}"
 
 
-def _exponent_names(comparison: Comparison) -> dict[str, str]:
+def _exponent_names(shown: Overlay) -> dict[str, str]:
     """Of what has a limit that is not zero, which deviations are relative to; as ``f: −0.98 ± 0.10``."""
-    found = {name: comparison.exponents[name] for name in _COMPARED if name in comparison.exponents}
+    found = {name: shown.exponents[name] for name in _COMPARED if name in shown.exponents}
     told = {name: "in the noise" if math.isnan(each.value) else each.text(2) for name, each in found.items()}
     return {name: f"{SYMBOLS[name]}: {words}" for name, words in told.items()}
 
 
-def _words(solution: Solution, limit: Averaged, comparison: Comparison | None, networks: _Networks) -> str:
-    count = len(solution.draws)
-    mean = f", the mean of {count} solutions with bands of one standard error" if count > 1 else ""
-    told = [f"It shows the limit over {many(solution.experiment.steps, 'step')} of training{mean}."]
-    if comparison is not None:
-        seeds = ", ".join(f"{at.width} ({many(at.networks.count, 'seed')})" for at in comparison.widths)
+def _words(shown: Overlay) -> str:
+    mean = f", the mean of {shown.solutions} solutions with bands of one standard error" if shown.solutions > 1 else ""
+    told = [f"It shows the limit over {many(shown.steps, 'step')} of training{mean}."]
+    if shown.beside:
+        seeds = ", ".join(f"{each.width} ({many(each.seeds, 'seed')})" for each in shown.beside)
         told.append(f"Beside it are means over finite networks of width N = {seeds}.")
     for name, (title, _) in _PANELS.items():
         ends = [
-            f"{title}: from {_listed(limit.mean[name][0])} to {_listed(limit.mean[name][-1], limit.error[name][-1])}"
+            f"{title}: from {_listed(shown.mean[name][0])} to {_listed(shown.mean[name][-1], shown.error[name][-1])}"
         ]
-        ends += [f"N = {width} comes to {_listed(curves[name][-1])}" for width, curves in list(networks.items())[-1:]]
+        ends += [f"N = {each.width} comes to {_listed(each.curves[name][-1])}" for each in shown.beside[-1:]]
         told.append(f"{'; '.join(ends)}.")
-    if comparison is not None:
-        exponents = ", ".join(_exponent_names(comparison).values()) or "none"
-        told.append(f"Distance from the limit over width: {verdict(comparison)}. Exponents of N: {exponents}.")
-    return " ".join([*told, *(f"Note: {warning}." for warning in solution.warnings)])
+    if shown.beside:
+        exponents = ", ".join(_exponent_names(shown).values()) or "none"
+        told.append(f"Distance from the limit over width: {shown.verdict}. Exponents of N: {exponents}.")
+    return " ".join([*told, *(f"Note: {warning}." for warning in shown.warnings)])
 
 
 def _listed(values: Array, errors: Array | None = None) -> str:

@@ -23,18 +23,20 @@ from mssp.report.canvas import (
     many,
     shades,
     signed,
+    standing_for,
     stroke,
     swatch,
     values_of,
 )
 from mssp.statistics import Estimate
-from mssp.sweep.transfer import Metric, Transfer, WidthSummary
+from mssp.sweep.transfer import Metric, Outcome, Transfer, WidthSummary
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _PANELS = 12
 _BLANK = "#efefef"
+_ON_BRIGHT = "#1A1A1A"  # ink on a bright cell, which is bright on dark ground too; written so that it is told from ink
 # Each scheme's colour and marker; MSSP and μP are far apart in lightness too.
 _SCHEMES = {
     "mssp": ("#0b3c7d", "circle"),
@@ -45,6 +47,7 @@ _SCHEMES = {
     "jiang": ("#56b4e9", "cross"),
     "": ("#0b3c7d", "circle"),
 }
+_AT_RATES = {"solid": "own best learning rate", "dash": "best learning rate of the smallest width"}
 _FAR = 3.0  # times the median distance from the best score: losses beyond leave the panel
 
 _EDGE: Json = {"line": {"color": MUTED, "width": 1}}
@@ -107,12 +110,13 @@ def _width_traces(transfer: Transfer, summary: WidthSummary, colour: str) -> tup
     band = band_trace(xs, points, colour, 0.18, **common)
     words = ["diverged" if point is None else _text(point, 4) for point in points]
     told = [f"learning rate {lr:.4g}<br>{each}" for lr, each in zip(lrs, words, strict=True)]
-    line = line_trace(xs, values_of(points), told, **common)
+    line = line_trace(xs, values_of(points), told, **common) | standing_for(x=lrs)
     line |= {"line": {"color": colour, "width": 2}, "marker": {"color": colour, "size": 5}}
     best_lr, best = summary.best_lr, summary.best
     told = [f"best log2 learning rate {_text(best_lr, 2)}<br>{_text(best, 4)}"]
     star = line_trace([best_lr.value], [best.value], told, **common)
     star |= {"mode": "markers", "marker": _star(colour, summary.at_edge)}
+    star |= standing_for("best learning rate", x=[2**best_lr.value])
     found = math.isfinite(best_lr.value) and math.isfinite(best.value)
     return band if band["x"] else {}, line, star if found else {}
 
@@ -135,7 +139,7 @@ def _verdict(transfer: Transfer) -> str:
 
 
 def _transfer_words(panels: Mapping[str, Transfer], metric: Metric) -> str:
-    seeds = len({score.seed for transfer in panels.values() for score in transfer.scores})
+    seeds = max(transfer.seeds for transfer in panels.values())
     widths = len({width for transfer in panels.values() for width in transfer.widths})
     words = [f"It shows {metric.label} over the learning rate for {many(widths, 'width')}: means over"]
     words.append(f"{many(seeds, 'seed')} with 95 % confidence intervals, in {many(len(panels), 'panel')}.")
@@ -148,10 +152,10 @@ def _transfer_words(panels: Mapping[str, Transfer], metric: Metric) -> str:
     return " ".join(words)
 
 
-def scaling_figure(panels: Mapping[str, Transfer], title: str = "Is wider better?") -> Figure:
+def scaling_figure(panels: Mapping[str, Outcome], title: str = "Is wider better?") -> Figure:
     """Scores over the width, at each width's own best learning rate and the smallest's: a colour per scheme."""
     metric = _metric_of(panels)
-    groups: dict[str, dict[str, Transfer]] = {}
+    groups: dict[str, dict[str, Outcome]] = {}
     for key, transfer in panels.items():
         setting, scheme = _split(key)
         groups.setdefault(setting, {})[scheme] = transfer
@@ -165,7 +169,7 @@ def scaling_figure(panels: Mapping[str, Transfer], title: str = "Is wider better
     words = []
     for number, (setting, group) in enumerate(groups.items()):
         x, y, on = canvas.axes(*divmod(number, columns))
-        widths = sorted({width for transfer in group.values() for width in transfer.widths})
+        widths = sorted({each.width for transfer in group.values() for each in transfer.summaries})
         places = [math.log2(width) for width in widths]
         x |= {"title": axis_title("width N"), "tickvals": places, "ticktext": list(map(str, widths))}
         x |= {"range": [places[0] - 0.3, places[-1] + 0.3], "showgrid": False}
@@ -191,28 +195,30 @@ def scaling_figure(panels: Mapping[str, Transfer], title: str = "Is wider better
         ]
         y |= _score_axis(metric, shown, down, labelled=number % columns == 0)
     canvas.name_once("lines+markers")
-    for name, dash in (("own best learning rate", "solid"), ("best learning rate of the smallest width", "dash")):
+    for dash, name in _AT_RATES.items():
         canvas.mark(name, mode="lines", line={"color": MUTED, "dash": dash})
     canvas.legend("legend", 0)
     canvas.legend("legend2", 1)
     return canvas.figure(f"It shows {metric.label} over the width, with 95 % confidence intervals. {' '.join(words)}")
 
 
-def _scaling_traces(transfer: Transfer, scheme: str, shift: float) -> tuple[Json, Json]:
+def _scaling_traces(transfer: Outcome, scheme: str, shift: float) -> tuple[Json, Json]:
     """At each width's own best rate, and at the smallest width's."""
     colour, symbol = _SCHEMES[scheme]
-    xs = [math.log2(width) + shift for width in transfer.widths]
+    widths = [each.width for each in transfer.summaries]
+    xs = [math.log2(width) + shift for width in widths]
 
     def trace(points: Sequence[Estimate | None], dash: str, mode: str, symbol: str) -> Json:
         words = ["diverged" if point is None else _text(point, 4) for point in points]
-        told = [f"N = {width}<br>{each}" for width, each in zip(transfer.widths, words, strict=True)]
+        told = [f"N = {width}<br>{each}" for width, each in zip(widths, words, strict=True)]
         line = line_trace(xs, values_of(points), told, name=_pretty(scheme) or "best score")
         line |= {"mode": mode, "line": {"color": colour, "width": 2, "dash": dash}}
+        line |= standing_for(_AT_RATES[dash], x=widths)
         bars = error_bars(points, colour)
         line["error_y"] = bars | {"visible": any(bars["array"])}
         return line | {"marker": {"color": colour, "symbol": symbol}}
 
-    own = [_point(transfer, each.width, each.best_grid_lr) for each in transfer.summaries]
+    own = [None if each.diverged else each.best for each in transfer.summaries]
     # Where own runs do and the regret is infinite, it was a transferred run that diverged.
     moved = [None if math.isinf(each.regret.value) else each.transferred for each in transfer.summaries]
     # Two words for one look: only "lines+markers" are named in the legend.
@@ -338,13 +344,17 @@ def _plane_traces(
     cells: Json = {"type": "heatmap", "z": [[value if math.isfinite(value) else None for value in row] for row in z]}
     cells |= {"coloraxis": "coloraxis", "xgap": 1, "ygap": 1, "hoverongaps": False, "hovertemplate": hover}
     cells["customdata"] = [[[x, y] for x in x_labels] for y in y_labels]
+    x_values, y_values = ([float(f"{2**place:.6g}") for place in places] for places in (xs, ys))
+    cells |= standing_for(x=x_values, y=y_values)
     common = {"type": "scatter", "mode": "markers", "showlegend": False, "hoverinfo": "skip"}
     lost = [(xs.index(x), ys.index(y)) for (x, y), value in plane.items() if not math.isfinite(value)]
     crosses = common | {"x": [x for x, _ in lost], "y": [y for _, y in lost], "marker": _CROSS}
+    crosses |= standing_for("diverged", x=[x_values[x] for x, _ in lost], y=[y_values[y] for _, y in lost])
     star = {
         "x": [xs.index(_log2(names[0], best))],
         "y": [ys.index(_log2(names[1], best))],
-        "marker": _star(INK, False),
+        "marker": _star(_ON_BRIGHT, False),
+        **standing_for("optimum", x=[best[names[0]]], y=[best[names[1]]]),
     }
     return [cells, *([crosses] if lost else []), common | star]
 
@@ -352,11 +362,11 @@ def _plane_traces(
 # -- what figures share ------------------------------------------------------------------------------------------------
 
 
-def _metric_of(panels: Mapping[str, Transfer]) -> Metric:
+def _metric_of(panels: Mapping[str, Outcome]) -> Metric:
     if not 1 <= len(panels) <= _PANELS:
         raise ValueError(f"a figure has 1 to {_PANELS} panels, got {len(panels)}")
     for key, transfer in panels.items():
-        if not transfer.scores:
+        if not transfer.summaries:
             raise ValueError(f"there are no scores for {key!r}: nothing to draw")
     metrics = list(dict.fromkeys(transfer.metric for transfer in panels.values()))
     if len(metrics) > 1:

@@ -4,61 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mssp.data.whole_files import replacing
-from mssp.report.canvas import NEED_PLOTLY, description_of
+from mssp.report.canvas import NEED_PLOTLY, description_of, title_of
+from mssp.report.page import page_of
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _IMAGES_NEED = "images need kaleido (pip install kaleido) and a Chrome or Chromium"
 _SHARPNESS = 2  # pixels of a .png per pixel of the figure: one of them is coarse on paper
+_BROWSER = {"mathjax": False}  # which kaleido would fetch from the network
 _DATE = b"D:20000101000000+00'00'"
-
-# Buttons that a page for readers has no use for. The first two upload the figure's data to plotly's servers.
-_NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
-
-# The figure keeps its white ground on a dark page too: its shades run from light to dark. The policy holds a page to
-# what it claims, that nothing is fetched. A sheet is as large as the figure, which printers scale to theirs.
-_PAGE = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
-style-src 'unsafe-inline'; img-src data: blob:">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ margin: 0; padding: 24px; font: 15px/1.5 Helvetica, Arial, sans-serif; color: #1a1a1a; background: #f6f6f6; }}
-figure {{ margin: 0 auto; width: fit-content; max-width: 100%; }}
-.plot {{ overflow-x: auto; background: white; border-radius: 6px; }}
-figcaption {{ max-width: 48em; margin: 16px 8px; }}
-@media (prefers-color-scheme: dark) {{ body {{ color: #e6e6e6; background: #161616; }} }}
-@page {{ size: {page_width}px {page_height}px; margin: 24px; }}
-@media print {{
-  body {{ padding: 0; color: black; background: white; }}
-  .plot {{ overflow: visible; border-radius: 0; }}
-  .modebar-container {{ display: none; }}
-}}
-</style>
-</head>
-<body>
-<figure>
-<div class="plot" role="img" aria-label="{title}" aria-describedby="description">
-{plot}
-</div>
-<figcaption id="description">{description}</figcaption>
-</figure>
-</body>
-</html>
-"""
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
@@ -100,34 +64,20 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def html_of(figure: Figure) -> str:
-    """The page of a figure."""
-    from plotly.io import to_html
+@contextmanager
+def one_browser() -> Iterator[None]:
+    """Images that are made inside share a browser, which takes longer to start than to draw."""
+    import kaleido
 
-    width, height = figure.layout.width or 1000, figure.layout.height or 600
-    description = description_of(figure)
-    config = {"displaylogo": False, "responsive": False, "modeBarButtonsToRemove": _NO_BUTTONS}
-    config |= {"toImageButtonOptions": {"format": "svg", "filename": "figure"}}
-    plot = to_html(figure, config=config, include_plotlyjs=True, full_html=False, div_id="figure")
-    caption_lines = 2 + len(description) // 90
-    return _PAGE.format(
-        title=escape(title_of(figure)),
-        description=escape(description),
-        plot=plot,
-        page_width=width + 48,
-        page_height=height + 64 + 24 * caption_lines,
-    )
-
-
-def title_of(figure: Figure) -> str:
-    """Without markup."""
-    meta = figure.layout.meta
-    title = meta.get("title") if isinstance(meta, Mapping) else None
-    return title or re.sub(r"<[^>]*>", " ", figure.layout.title.text or "").strip() or "Figure"
+    kaleido.start_sync_server(**_BROWSER, silence_warnings=True)
+    try:
+        yield
+    finally:
+        kaleido.stop_sync_server(silence_warnings=True)
 
 
 def _html(figure: Figure) -> bytes:
-    return html_of(figure).encode()
+    return page_of(figure).encode()
 
 
 def _png(figure: Figure) -> bytes:
@@ -164,8 +114,9 @@ def _image(figure: Figure, kind: str, scale: float = 1) -> bytes:
     for number, trace in enumerate(drawn["data"]):
         trace["uid"] = str(number)  # a random one otherwise, which .svg shows
     try:
-        # Without MathJax, which kaleido would fetch from the network.
-        content: bytes = kaleido.calc_fig_sync(drawn, opts=options, kopts={"mathjax": False})
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The kopts argument is ignored")  # by a browser that has them already
+            content: bytes = kaleido.calc_fig_sync(drawn, opts=options, kopts=_BROWSER)
     except (RuntimeError, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{_IMAGES_NEED}, and the browser does not run ({reason}); .html needs neither") from error

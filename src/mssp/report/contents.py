@@ -1,0 +1,240 @@
+"""What a report is made of: studies of run stores, and results in JSON files, told apart by what is in them.
+
+runs.sqlite                      mssp sweep, mssp tune
+check.json                       mssp check --json
+limit.json                       mssp dmft --json
+transfer.json                    mssp sweep --json
+plan.json, parameters.json       mssp plan --json, mssp plan --by-name --json
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mssp.coordcheck.result import Check
+from mssp.dmft.overlay import Overlay
+from mssp.planning import Plan
+from mssp.sweep import grids, recorded
+from mssp.sweep.learning_rates import METRICS, Setting, transfers
+from mssp.sweep.recorded import RecordedSweep
+from mssp.sweep.store import Run, Store
+from mssp.sweep.transfer import Metric, Transfer
+from mssp.sweep.trial import Trial
+from mssp.tuned import Tuned
+
+_SWEEP, _TUNE = "sweep ", "tune "  # what names of studies begin with
+_TOP5, _ACCURACY = "train_top5", "train_accuracy"
+_DONE = ("done", "diverged")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A study of learning rates: the transfers by what they are called, and how far it is."""
+
+    experiment: str
+    data: str
+    outcomes: Mapping[str, Transfer]
+    settings: Mapping[str, Setting]
+    counts: Mapping[str, int]
+    base_widths: Mapping[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Search:
+    """A study of multipliers: what was tried in one setting at one width, and the best of it."""
+
+    experiment: str
+    data: str
+    steps: int
+    setting: Setting
+    metric: Metric
+    best: Trial
+    score: float
+    tried: Sequence[tuple[Trial, float]]
+
+    def is_first_look_of(self, other: Search) -> bool:
+        """Whether it is the shorter training of the same: a search may look at all of its runs before it chooses."""
+        same = (self.data, self.setting, self.best.width) == (other.data, other.setting, other.best.width)
+        return same and self.steps < other.steps
+
+
+@dataclass(frozen=True)
+class Checked:
+    check: Check
+    data: str = ""
+
+
+@dataclass(frozen=True)
+class NamedPlan:
+    """A plan; with the table of a model's parameters where a file has one."""
+
+    name: str
+    plan: Plan
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    factors: Sequence[str] = ()
+
+
+@dataclass
+class Contents:
+    """Everything that a report shows."""
+
+    sources: list[str] = field(default_factory=list)
+    sweeps: list[Sweep] = field(default_factory=list)
+    searches: list[Search] = field(default_factory=list)
+    checks: list[Checked] = field(default_factory=list)
+    limits: list[Overlay] = field(default_factory=list)
+    recorded: list[RecordedSweep] = field(default_factory=list)
+    plans: list[NamedPlan] = field(default_factory=list)
+    environments: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)  # with what was made there
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.sweeps or self.searches or self.checks or self.limits or self.recorded or self.plans)
+
+
+def read(paths: Iterable[Path], metric: str | None = None) -> Contents:
+    """The contents of stores and files; ValueError names what is neither.
+
+    Args:
+        metric: to judge sweeps by; top-5 training accuracy by default, and accuracy where few classes make that 1.
+    """
+    if metric is not None and metric not in METRICS:
+        raise ValueError(f"unknown metric {metric!r}: use one of {', '.join(METRICS)}")
+    found = Contents()
+    for path in paths:
+        found.sources.append(path.name)
+        if not path.exists():
+            raise ValueError(f"{path}: there is no such file")
+        try:
+            if path.suffix == ".json":
+                _read_document(path, found)
+            else:
+                _read_store(path, found, metric)
+        except ValueError as error:
+            message = str(error)
+            raise ValueError(message if message.startswith(str(path.absolute())) else f"{path}: {message}") from None
+    return found
+
+
+# -- run stores --------------------------------------------------------------------------------------------------------
+
+
+def _read_store(path: Path, found: Contents, metric: str | None) -> None:
+    with Store(path, must_exist=True) as store:
+        for name in store.studies():
+            study = store.open_study(name)
+            runs = study.runs()
+            found.environments += [(name, each) for each in study.environments()]
+            data = str(study.settings.get("data", ""))
+            if name.startswith(_SWEEP) and runs:
+                found.sweeps.append(_sweep(name.removeprefix(_SWEEP), data, runs, study.counts(), metric))
+            elif name.startswith(_TUNE):
+                found.searches += _searches(name.removeprefix(_TUNE), data, runs, study.settings.get("steps", 0))
+    found.searches = [
+        each for each in found.searches if not any(each.is_first_look_of(other) for other in found.searches)
+    ]
+
+
+def _sweep(experiment: str, data: str, runs: Sequence[Run], counts: Mapping[str, int], asked: str | None) -> Sweep:
+    metric = METRICS[asked] if asked is not None else _default_metric(runs)
+    groups: dict[tuple[Setting, str], list[Trial]] = {}
+    for run in runs:
+        trial = Trial.from_json(run.spec)
+        groups.setdefault((Setting.of(trial), _tuned_text(trial)), []).append(trial)
+    several = {setting for setting, _ in groups if sum(other == setting for other, _ in groups) > 1}
+    outcomes, settings, bases = {}, {}, {}
+    for number, ((setting, _), trials) in enumerate(groups.items(), 1):
+        found = transfers(runs, metric, trials)
+        if setting in found:
+            # Runs with other multipliers are another experiment.
+            name = f"{setting} · multipliers {number}" if setting in several else str(setting)
+            outcomes[name], settings[name], bases[name] = found[setting], setting, trials[0].base_width
+    return Sweep(experiment, data, outcomes, settings, counts, bases)
+
+
+def _tuned_text(trial: Trial) -> str:
+    known = Tuned(1.0, trial.init_mult, dict(trial.lr_mult), trial.aggregation_mult, trial.base_width)
+    return json.dumps(vars(known), sort_keys=True)
+
+
+def _default_metric(runs: Sequence[Run]) -> Metric:
+    scores = [run.metrics[_TOP5] for run in runs if run.status in _DONE and math.isfinite(run.metrics[_TOP5])]
+    return METRICS[_ACCURACY if scores and min(scores) == 1.0 else _TOP5]
+
+
+def _searches(experiment: str, data: str, runs: Sequence[Run], steps: int) -> list[Search]:
+    metric = METRICS["validation_top5"]
+    groups: dict[tuple[Setting, int], list[tuple[Trial, float]]] = {}
+    for run in runs:
+        if run.status in _DONE:
+            trial = Trial.from_json(run.spec)
+            score = run.metrics[metric.name] if run.diverged_at is None else math.nan
+            groups.setdefault((Setting.of(trial), trial.width), []).append((trial, score))
+    found = []
+    for (setting, _), tried in groups.items():
+        finite = [(trial, score) for trial, score in tried if math.isfinite(score)]
+        # A search over learning rates alone has nothing to show over multipliers.
+        if finite and len({tuple(grids.point_of(trial).items()) for trial, _ in tried}) > 1:
+            best, score = max(finite, key=lambda each: each[1])
+            found.append(Search(experiment, data, steps, setting, metric, best, score, tried))
+    return found
+
+
+# -- files of JSON -----------------------------------------------------------------------------------------------------
+
+
+def _read_document(path: Path, found: Contents) -> None:
+    try:
+        document = json.loads(path.read_bytes())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ValueError(_FOREIGN)
+    reader = next((read for key, read in _READERS.items() if key in document), None)
+    if reader is None:
+        raise ValueError(_FOREIGN)
+    reader(path, document, found)
+    if isinstance(document.get("made_with"), dict):
+        found.environments.append((path.name, document["made_with"]))
+
+
+def _read_check(path: Path, document: Mapping[str, Any], found: Contents) -> None:
+    found.checks.append(Checked(Check.from_json(document), str(document.get("data", ""))))
+
+
+def _read_limit(path: Path, document: Mapping[str, Any], found: Contents) -> None:
+    found.limits.append(Overlay.from_json(document["overlay"]))
+
+
+def _read_transfer(path: Path, document: Mapping[str, Any], found: Contents) -> None:
+    found.recorded.append(recorded.read(document))
+
+
+def _read_plan(path: Path, document: Mapping[str, Any], found: Contents) -> None:
+    found.plans.append(NamedPlan(path.stem, Plan.from_json(json.dumps(document))))
+
+
+def _read_parameters(path: Path, document: Mapping[str, Any], found: Contents) -> None:
+    table = document["parameters"]
+    try:
+        plan = Plan.from_json(json.dumps(document["plan"]))
+        found.plans.append(NamedPlan(path.stem, plan, table["header"], table["rows"], document["factors"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it is no result of mssp plan --by-name --json: {type(error).__name__}, {error}") from None
+
+
+# By the key that only this kind of result has.
+_READERS: dict[str, Callable[[Path, Mapping[str, Any], Contents], None]] = {
+    "quantities": _read_check,
+    "overlay": _read_limit,
+    "settings": _read_transfer,
+    "parameters": _read_parameters,
+    "roles": _read_plan,
+}
+_FOREIGN = "it is no result that a report shows: those of mssp sweep, check, dmft and plan, with --json, are"

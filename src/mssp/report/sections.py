@@ -1,0 +1,301 @@
+"""The report: what was read, in the order in which one asks about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from mssp import __version__, plan_text
+from mssp.coordcheck import text as check_text
+from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.report.agreement_figures import agreement_figure
+from mssp.report.check_figures import exponents_figure, router_figure, sizes_figure
+from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep
+from mssp.report.dmft_figures import overlay_figure
+from mssp.report.figures import heatmaps, scaling_figure, transfer_figure
+from mssp.report.findings import findings, overview, tags
+from mssp.report.page import Block, Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page
+from mssp.sweep import grids, transfer_text
+from mssp.sweep.learning_rates import Setting
+from mssp.sweep.recorded import RecordedSweep
+from mssp.sweep.transfer import Outcome
+
+_TERMS = ("init", "propagating", "effective", "cross")  # of the sum over experts
+_VERDICTS = {"ok": "good", "off": "bad"}
+
+
+def report(contents: Contents, title: str) -> str:
+    """The HTML of all of it."""
+    return page(title, summary(contents), sections(contents), f"Made by mssp {__version__}.")
+
+
+def charts(blocks: Iterable[Block]) -> Iterator[Chart]:
+    """Those among blocks, folded ones too."""
+    for block in blocks:
+        if isinstance(block, Chart):
+            yield block
+        elif isinstance(block, Folded):
+            yield from charts(block.blocks)
+
+
+def summary(contents: Contents) -> list[Block]:
+    if contents.is_empty:
+        return [
+            Words("There is nothing here yet: no study, no check, no limit and no plan. These commands make some:"),
+            Command("mssp sweep --data spectra --widths 64 128 256 --steps 300 --store runs.sqlite"),
+            Command("mssp check --regime II --data spectra --json > check.json"),
+            Command("mssp report runs.sqlite check.json -o report.html"),
+        ]
+    found = findings(contents)
+    blocks: list[Block] = [Words(note) for note in _unfinished(contents.sweeps)]
+    if found:
+        blocks += [overview(found), Bullets([each.sentence for each in found])]
+    return blocks or [Words("There is no sweep and no check among what was read, and so no verdict.")]
+
+
+def _unfinished(sweeps: Iterable[Sweep]) -> Iterator[str]:
+    for sweep in sweeps:
+        counts = sweep.counts
+        left = sum(counts[status] for status in ("pending", "running", "failed"))
+        if left:
+            failed = f", {counts['failed']} of which failed" if counts["failed"] else ""
+            yield (
+                f"Not finished: {left} of {sum(counts.values())} runs of {sweep.experiment} are missing{failed}. What "
+                "follows is of those that are there; the same `mssp sweep` command goes on with the rest."
+            )
+
+
+def sections(contents: Contents) -> list[Section]:
+    """Those that have something to show."""
+    made = [
+        Section("Does the best learning rate stay?", _transfer_blocks(contents.sweeps), "transfer"),
+        Section("Is wider better?", _scaling_blocks(contents.sweeps), "scaling"),
+        Section("Recorded elsewhere", _recorded_blocks(contents.recorded), "recorded"),
+        Section("Does it scale as the theory says?", _check_blocks(contents.checks), "check"),
+        Section("What the experts add up to", _aggregation_blocks(contents.checks), "experts"),
+        Section("Where inputs go", _router_blocks(contents.checks), "router"),
+        Section("Multipliers", _search_blocks(contents.searches), "multipliers"),
+        Section("What it grows to", _limit_blocks(contents), "limit"),
+        Section("The plan", _plan_blocks(contents.plans), "plan"),
+        Section("How it was made", _environment_blocks(contents), "environment"),
+    ]
+    return [section for section in made if section.blocks]
+
+
+# -- sweeps ------------------------------------------------------------------------------------------------------------
+
+
+def _transfer_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
+    blocks: list[Block] = []
+    for number, sweep in enumerate(sweeps, 1):
+        for (regime, optimizer), names in _alike(sweep.settings).items():
+            panels = {name: sweep.outcomes[name] for name in names}
+            label = f"Regime {regime} · {OPTIMIZER_NAMES[optimizer]}"
+            figure = transfer_figure(panels, f"{label}: scores over the learning rate ({sweep.experiment})")
+            name = f"transfer-{number}-{_slug(label)}"
+            blocks.append(Chart(figure, name, tags(regime, optimizer, sweep.data)))
+            blocks += _same_start(sweep, names)
+            blocks.append(_widths_table(f"{name}-table", panels, sweep.settings, sweep.data))
+    return blocks
+
+
+def _alike(settings: Mapping[str, Setting]) -> dict[tuple[str, str], list[str]]:
+    """Names of settings that stand in one figure: those of one regime and optimizer."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, setting in settings.items():
+        found.setdefault((setting.regime, setting.optimizer), []).append(name)
+    return found
+
+
+def _same_start(sweep: Sweep, names: Sequence[str]) -> list[Block]:
+    bases = {sweep.base_widths.get(name) for name in names} - {None}
+    if not bases:
+        return []
+    width = ", ".join(map(str, sorted(each for each in bases if each is not None)))
+    return [
+        Words(
+            f"All schemes grow from one plain model of N = {width}: initial weights of standard deviation "
+            "fan_in^(−1/2), a zero readout, one learning rate for everything. There they are the same model, but for "
+            "what a scheme ties or starts at zero; what each makes of it as it grows is what differs."
+        )
+    ]
+
+
+def _widths_table(name: str, panels: Mapping[str, Outcome], settings: Mapping[str, Setting], data: str) -> Table:
+    rows = []
+    header: list[str] = []
+    for key, outcome in panels.items():
+        head, *body = transfer_text.cells(outcome)
+        header = ["scheme", *head]
+        setting = settings[key]
+        rows += [
+            Row([SCHEME_NAMES[setting.scheme], *cells], tags(setting.regime, setting.optimizer, data)) for cells in body
+        ]
+    return Table(header, rows, name, "Means over seeds with 95 % intervals; regret is what the narrowest's lr loses.")
+
+
+def _scaling_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
+    blocks: list[Block] = []
+    for number, sweep in enumerate(sweeps, 1):
+        for (regime, optimizer), names in _alike(sweep.settings).items():
+            label = f"Regime {regime} · {OPTIMIZER_NAMES[optimizer]}"
+            figure = scaling_figure({name: sweep.outcomes[name] for name in names}, f"{label}: {sweep.experiment}")
+            chart = Chart(figure, f"scaling-{number}-{_slug(label)}", tags(regime, optimizer, sweep.data))
+            blocks.append(chart)
+    return blocks
+
+
+def _recorded_blocks(sweeps: Sequence[RecordedSweep]) -> list[Block]:
+    blocks: list[Block] = []
+    for number, sweep in enumerate(sweeps, 1):
+        said = f" ({sweep.made})" if sweep.made else ""
+        blocks.append(Words(f"Not of this run: recorded on {sweep.experiment}{said}."))
+        data = sweep.experiment.partition(",")[0]
+        settings = {str(setting): setting for setting in sweep.outcomes}
+        panels = {str(setting): outcome for setting, outcome in sweep.outcomes.items()}
+        for (regime, optimizer), names in _alike(settings).items():
+            label = f"Regime {regime} · {OPTIMIZER_NAMES[optimizer]}"
+            chosen = {name: panels[name] for name in names}
+            name = f"recorded-{number}-{_slug(label)}"
+            figure = scaling_figure(chosen, f"Recorded: {label}, {sweep.experiment}")
+            blocks.append(Chart(figure, name, tags(regime, optimizer, data)))
+            blocks += [Bullets([_recorded_words(settings[key].scheme, outcome) for key, outcome in chosen.items()])]
+            blocks.append(Folded("Every width", [_widths_table(f"{name}-table", chosen, settings, data)]))
+        blocks += [Command(sweep.command)] if sweep.command else []
+    return blocks
+
+
+def _recorded_words(scheme: str, outcome: Outcome) -> str:
+    drift, *trends = transfer_text.verdicts(outcome)
+    return f"{SCHEME_NAMES[scheme]}: {drift}; {'; '.join(trends)}."
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def _check_blocks(checks: Sequence[Checked]) -> list[Block]:
+    if not checks:
+        return []
+    blocks: list[Block] = [
+        Words(
+            "Every term of the dynamics is measured at several sizes, and the exponent of its growth is compared with "
+            "that which the theory gives for this scheme. Implemented right: what is measured is what is predicted. "
+            "Stable: nothing changes with size that should not, and so hyperparameters carry over."
+        )
+    ]
+    groups: dict[tuple[str, str, str], dict[str, Checked]] = {}
+    for each in checks:
+        group = groups.setdefault((each.check.regime or "", each.check.optimizer, each.data), {})
+        name = check_text.heading(each.check)
+        group[name if name not in group else f"{name} ({len(group) + 1})"] = each
+    for number, ((regime, optimizer, data), group) in enumerate(groups.items(), 1):
+        label = " · ".join(filter(None, (f"Regime {regime}" if regime else "", OPTIMIZER_NAMES[optimizer], data)))
+        figure = agreement_figure(
+            {name: each.check for name, each in group.items()}, f"{label}: predicted and measured exponents"
+        )
+        blocks.append(Chart(figure, f"agreement-{number}", tags(regime, optimizer, data)))
+    for number, each in enumerate(checks, 1):
+        which = tags(each.check.regime, each.check.optimizer, each.data)
+        blocks.append(Chart(exponents_figure(each.check), f"exponents-{number}", which))
+        heading = check_text.heading(each.check)
+        blocks.append(Bullets([f"{heading}: {line.strip()}" for line in check_text.verdict_lines(each.check)]))
+        blocks.append(Folded(f"Every quantity of {heading}", [_quantities_table(each, f"quantities-{number}")]))
+    return blocks
+
+
+def _quantities_table(checked: Checked, name: str) -> Table:
+    header, by_section = check_text.table(checked.check)
+    which = tags(checked.check.regime, checked.check.optimizer, checked.data)
+    body = []
+    for cells in (cells for rows in by_section.values() for cells in rows):
+        word, _, rest = cells[-1].partition(",")
+        verdict = "bad" if rest else _VERDICTS.get(word, "")
+        body.append(Row([*cells[:-1], Cell(cells[-1], verdict)], which))
+    return Table(header, body, name, "Sizes after the last update, and the exponent that is judged.")
+
+
+def _aggregation_blocks(checks: Sequence[Checked]) -> list[Block]:
+    blocks: list[Block] = []
+    for number, each in enumerate(checks, 1):
+        names = [name for term in _TERMS if (name := f"aggregate/{term}") in each.check.quantities]
+        if names:
+            which = tags(each.check.regime, each.check.optimizer, each.data)
+            blocks.append(Chart(sizes_figure(each.check, names), f"aggregation-{number}", which))
+    return blocks
+
+
+def _router_blocks(checks: Sequence[Checked]) -> list[Block]:
+    blocks: list[Block] = []
+    for number, each in enumerate(checks, 1):
+        if "router/load" in each.check.quantities:
+            which = tags(each.check.regime, each.check.optimizer, each.data)
+            blocks.append(Chart(router_figure(each.check), f"router-{number}", which))
+    return blocks
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def _search_blocks(searches: Sequence[Search]) -> list[Block]:
+    blocks: list[Block] = []
+    for number, search in enumerate(searches, 1):
+        best = grids.point_of(search.best)
+        setting = search.setting
+        which = tags(setting.regime, setting.optimizer, search.data)
+        near = grids.near(search.best, search.tried)
+        points, scores = [point for point, _ in near], [score for _, score in near]
+        label = f"{SCHEME_NAMES[setting.scheme]} · Regime {setting.regime} · {OPTIMIZER_NAMES[setting.optimizer]}"
+        title = f"{label}: multipliers around their optimum at N = {search.best.width} ({search.experiment})"
+        better = search.metric.higher_is_better
+        figure = heatmaps(
+            points, scores, grids.MULTIPLIERS, best, search.metric.label, title=title, higher_is_better=better
+        )
+        blocks.append(Chart(figure, f"multipliers-{number}", which))
+        found = ", ".join(f"{name} {value:g}" for name, value in best.items())
+        blocks.append(
+            Words(
+                f"The best of {len(search.tried)} runs: {search.metric.label} {search.score:.4f} at lr "
+                f"{search.best.lr:g}, {found}. The best of many is partly luck."
+            )
+        )
+    return blocks
+
+
+def _limit_blocks(contents: Contents) -> list[Block]:
+    blocks: list[Block] = []
+    for number, limit in enumerate(contents.limits, 1):
+        blocks.append(Chart(overlay_figure(limit), f"limit-{number}", {"regime": limit.regime}))
+        blocks += [Words(f"Finite networks beside the limit: {limit.verdict}.")] if limit.verdict else []
+    return blocks
+
+
+def _plan_blocks(plans: Sequence[NamedPlan]) -> list[Block]:
+    blocks: list[Block] = []
+    for number, each in enumerate(plans, 1):
+        plan = each.plan
+        facts = [f"{name}: {' '.join(content.split())}" for name, content in plan_text.facts(plan)]
+        blocks += [Words(f"{each.name}: {plan_text.title(plan)}."), Bullets([*facts, *plan.warnings])]
+        by_role = _plain_table(plan_text.columns(plan), plan_text.rows(plan), f"plan-{number}-roles", "By role.")
+        if not each.header:
+            blocks.append(by_role)
+            continue
+        blocks.append(_plain_table(each.header, each.rows, f"plan-{number}-parameters", "By parameter."))
+        blocks += [Bullets(list(each.factors))] if each.factors else []
+        blocks.append(Folded("By role", [by_role]))
+    return blocks
+
+
+def _plain_table(header: Sequence[str], rows: Iterable[Sequence[str]], name: str, caption: str) -> Table:
+    return Table(header, [Row([" ".join(cell.split()) for cell in row]) for row in rows], name, caption)
+
+
+def _environment_blocks(contents: Contents) -> list[Block]:
+    if not contents.environments:
+        return []
+    names = ("device", "mssp", "torch", "numpy", "python", "started")
+    rows = [Row([made, *(str(each.get(name) or "") for name in names)]) for made, each in contents.environments]
+    return [Table(["what", *names], rows, "environments"), Words(f"Read: {', '.join(contents.sources)}.")]
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"\W+", "-", text.lower()).strip("-")

@@ -1,0 +1,29 @@
+"""One figure of each kind, for tests of what is done to all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mssp.report.check_figures import evaluation_figure, exponents_figure, sizes_figure
+from mssp.report.dmft_figures import dmft_figure
+from mssp.report.figures import heatmaps, scaling_figure, transfer_figure
+from tests.report.test_check_figures import DENSE, WHOLE
+from tests.report.test_dmft_figures import COMPARISON, LIMIT, TRIVIAL
+from tests.report.test_figures import BEST, NAMES, neighbours, transfer
+
+SCHEMES = ("mup", "mssp", "sp", "mup-heuristic", "ntp", "jiang")
+SETTINGS = {f"Regime {r} · {s} · sgd": transfer(drift=i / 2) for r in ("II", "III") for i, s in enumerate(SCHEMES[:3])}
+FIGURES: dict[str, Any] = {
+    "transfer": transfer_figure(SETTINGS, "Does the best learning rate stay where it is?"),
+    "one setting": transfer_figure({"Regime II · mssp · sgd": transfer(drift=1.5)}, "Transfer"),
+    "scaling": scaling_figure({f"Regime II · {s} · sgd": transfer() for s in SCHEMES} | SETTINGS),
+    "heatmaps": heatmaps(*neighbours(), NAMES, BEST, "accuracy"),
+    "one heatmap": heatmaps(*neighbours(), NAMES[:2], {name: BEST[name] for name in NAMES[:2]}, "accuracy"),
+    "sizes": sizes_figure(WHOLE),
+    "exponents": exponents_figure(WHOLE),
+    "evaluation": evaluation_figure(WHOLE),
+    "evaluation of a dense model": evaluation_figure(DENSE),
+    "limit": dmft_figure(LIMIT),
+    "limit and networks": dmft_figure(LIMIT, COMPARISON),
+    "trivial limit": dmft_figure(TRIVIAL),
+}

@@ -1,0 +1,78 @@
+"""Predicted against measured: every judged quantity is a point, at its place and in its look."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from mssp.report.agreement_figures import agreement_figure
+from mssp.report.canvas import description_of
+from mssp.report.check_figures import router_figure
+from mssp.theory.propagation import Exponent
+from tests.report.reading import drawn, panel_axes
+from tests.report.test_check_figures import check_of, quantity
+
+pytest.importorskip("plotly")
+
+
+def exponent(power: str) -> Exponent:
+    return Exponent(Fraction(power))
+
+
+RIGHT = check_of(
+    quantity("effective/router", 0.1, expected=exponent("0")),
+    quantity("effective/readout", -0.1, expected=exponent("0")),
+    quantity("aggregate/init", -0.5, expected=exponent("-1/2"), stable=False),
+    quantity("activation/router", 0.3),
+)
+WRONG = check_of(quantity("effective/router", 0.7, expected=exponent("0"), verdict="off"))
+
+
+def test_every_judged_quantity_is_a_point() -> None:
+    figure = agreement_figure({"right": RIGHT, "wrong": WRONG})
+    axes = panel_axes(figure)
+    stable, unstable = drawn(figure, xaxis=axes["right"], mode="markers")
+    assert (stable.name, list(stable.y), list(stable.meta["x"])) == ("as predicted, stable", [0.1, -0.1], [0.0, 0.0])
+    assert (unstable.name, list(unstable.y)) == ("as predicted, not stable", [-0.5])
+    assert list(stable.error_y.array) == [0.1, 0.1]
+    (off,) = drawn(figure, xaxis=axes["wrong"], mode="markers")
+    assert (off.name, list(off.y)) == ("off", [0.7])
+    assert "activation/router" not in str([trace.text for trace in figure.data])
+
+
+def test_points_of_one_prediction_stand_side_by_side_in_order() -> None:
+    (stable, _) = drawn(agreement_figure({"right": RIGHT}), mode="markers")
+    by_measured = sorted(zip(stable.y, stable.x, strict=True))
+    assert [x for _, x in by_measured] == sorted(stable.x)
+    assert all(abs(x) < 0.2 for x in stable.x)
+
+
+def test_all_panels_share_their_ends_and_have_the_diagonal() -> None:
+    figure = agreement_figure({"right": RIGHT, "wrong": WRONG})
+    assert figure.layout.xaxis.range == figure.layout.yaxis.range == figure.layout.xaxis2.range
+    diagonals = drawn(figure, mode="lines")
+    assert len(diagonals) == 2
+    assert all(tuple(line.x) == tuple(line.y) for line in diagonals)
+
+
+def test_words_and_verdicts() -> None:
+    words = description_of(agreement_figure({"right": RIGHT, "wrong": WRONG}))
+    assert "3 of 3 as predicted: implemented right · not stable" in words
+    assert "0 of 1 as predicted: not as the theory says" in words
+    assert "effective/router 0.700 ± 0.100 for 0" in words
+
+
+def test_nothing_predicted_is_said() -> None:
+    figure = agreement_figure({"nothing": check_of(quantity("activation/router", 0.3))})
+    assert any("nothing is predicted" in note.text for note in figure.layout.annotations)
+
+
+def test_the_router_by_size() -> None:
+    routed = check_of(*(quantity(f"router/{name}", 0.0) for name in ("highest", "lowest", "load", "delta")))
+    figure = router_figure(routed)
+    axes = panel_axes(figure)
+    assert list(axes) == ["scores, lowest dotted", "largest load, 1 if all are equal", "change of logits"]
+    assert len(drawn(figure, xaxis=axes["scores, lowest dotted"])) == 2 * 3
+    assert [trace.name for trace in drawn(figure, xaxis=axes["change of logits"])] == ["N = 64", "N = 128", "N = 256"]
+    assert "router/load at the end: 4 for 64" in description_of(figure)
