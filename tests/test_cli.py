@@ -181,10 +181,3 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert all(command in out for command in ("plan", "explain", "demo"))
     assert out.count("\n") < 40
-
-
-def test_demo_runs_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "demo", "--steps", "3")
-    assert code == 0
-    assert "The plan: MSSP, Regime II, Adam" in out
-    assert "N = 256, M = 16" in out

@@ -23,6 +23,7 @@ from mssp.cli.dmft import DmftCommand
 from mssp.cli.explain import ExplainCommand
 from mssp.cli.export import ExportCommand
 from mssp.cli.plan import PlanCommand
+from mssp.cli.report import ReportCommand
 from mssp.cli.sweep import SweepCommand
 from mssp.cli.tune import TuneCommand
 
@@ -34,6 +35,7 @@ _COMMANDS = {
     "sweep": (SweepCommand, "does the best learning rate stay as the model grows? measured, for each scheme"),
     "check": (CheckCommand, "does every term of the dynamics scale as the theory says? measured, with a verdict"),
     "dmft": (DmftCommand, "solve the limit that models grow to: loss, kernels, router, with finite models beside it"),
+    "report": (ReportCommand, "everything that was found, on one page that needs nothing else"),
     "dispatch": (DispatchCommand, "measure which way of computing experts is the fastest on this machine"),
     "demo": (DemoCommand, "plan a model, train it at three sizes, see the hyperparameters carry over"),
 }

@@ -1,96 +1,298 @@
-"""``mssp demo``: a plan, on a real model, end to end."""
+"""``mssp demo``: the whole of it on a laptop, in minutes: plan, check, sweep, limit, a Hugging Face model, a report."""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
-from statistics import mean, stdev
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from mssp import plan_text
+from mssp import __version__, plan_text
 from mssp.cli import flags, show
-from mssp.planning import Plan, plan
-from mssp.settings import positive
+from mssp.cli.run_flags import device_text
+from mssp.cli.stages import Advance, Stages, Steps
+from mssp.families import family
+from mssp.planning import plan
+from mssp.settings import PlanWarning
 from mssp.shape import Shape, positive_int
+from mssp.tuned import Tuned, tuned
 
-_INPUTS, _CLASSES, _BATCH = 32, 64, 128
-_BASE_WIDTH, _SEEDS = 64, 3
+if TYPE_CHECKING:
+    from mssp.report.contents import Contents
+    from mssp.report.findings import Finding
+    from mssp.sweep.learning_rates import Setting
+
+_LEAST_WIDTHS = 2  # to see anything grow
+_DATA, _REGIME, _OPTIMIZER, _SCHEMES = "spectra", "II", "sgd", ("mup", "mssp")
+_CHECK_STEPS, _CHECK_SEEDS, _CHECK_BATCH = 20, 3, 100
+_LR_POINTS, _BATCH, _HELD_OUT = 5, 50, 1000
+_SAMPLES, _SOLVES, _NETWORKS, _SEEDS = 10_000, 4, (16, 32, 64, 128), 60  # of the limit, and beside it
+_FAMILY, _VOCABULARY, _TOKENS, _UPDATES = "olmoe", 64, 32, 20
+_SMALL = {"hidden_size": 64, "intermediate_size": 16, "num_experts": 8, "num_experts_per_tok": 4}
+_LARGE = {"hidden_size": 128, "intermediate_size": 16, "num_experts": 16, "num_experts_per_tok": 8}
+_SAME: dict[str, int | None] = {
+    "vocab_size": _VOCABULARY, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
 
 
 @dataclass
 class DemoCommand:
-    """Plan a Mixture-of-Experts model at three sizes, train it, and see the hyperparameters carry over."""
+    """See the point in two minutes on two CPU cores: one small model, grown by muP and by MSSP.
 
-    steps: flags.Size = 100
-    """training steps per run (default 100)"""
-    lr: flags.Number = 0.01
-    """learning rate at the smallest size (default 0.01)"""
+    Plans a model, checks both schemes against the theory, sweeps the learning rate over widths, solves the limit of
+    infinite size, applies a plan to a Hugging Face model, and writes a report to open in a browser. Interrupt it and
+    run it again: it goes on from where it was.
+    """
+
+    folder: flags.Path = "mssp-demo"
+    """where everything goes (default mssp-demo)"""
+    widths: flags.Sizes = (64, 128, 256, 512)
+    """widths N to sweep and to check (default 64 128 256 512)"""
+    steps: flags.Size = 300
+    """training steps of a run (default 300)"""
+    seeds: flags.Size = 4
+    """runs of each kind (default 4)"""
 
     def run(self) -> int:
-        steps, lr = positive_int("--steps", self.steps or 0), positive("--lr", self.lr or 0.0)
-        largest = _plan("mssp", 4, lr)
-        heading = f"The plan: {plan_text.title(largest)}"
-        show.lines(plan_text.lines(largest, heading), emphasised=[heading])
-        print(
-            f"\nThe same hyperparameters at three sizes: final loss of {steps} steps, {_SEEDS} seeds, mean ± "
-            "standard error\n"
-        )
-        body = []
-        for factor in (1, 2, 4):
-            row = [f"N = {_BASE_WIDTH * factor}, M = {_shape(factor).experts}"]
-            for scheme in ("mssp", "sp"):
-                _progress(f"training {row[0]} under {scheme}")
-                row.append(_summary([_train(_plan(scheme, factor, lr), steps, seed) for seed in range(_SEEDS)]))
-            body.append(row)
-        _progress("")
-        show.lines(plan_text.align([["size", "carried by mssp", "one lr for everything"], *body]))
-        print("\nTry next:  mssp explain expert_out --regime II   |   mssp plan --help")
+        from mssp.report.saving import check_target
+
+        positive_int("--steps", self.steps or 0)
+        positive_int("--seeds", self.seeds or 0)
+        for width in self.widths:
+            family(_REGIME, width)  # which refuses what its family has not
+        if len(set(self.widths)) < _LEAST_WIDTHS:
+            raise ValueError(f"--widths must be {_LEAST_WIDTHS} or more different ones, got {len(set(self.widths))}")
+        folder = Path(self.folder or "")
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"--folder {folder} is a file: name a folder")
+        if not folder.absolute().parent.is_dir():
+            raise ValueError(f"--folder {folder}: there is no folder {folder.absolute().parent}")
+        folder.mkdir(exist_ok=True)
+        check_target(folder / "report.html")  # before minutes of work
+        try:
+            return self._run(folder)
+        except KeyboardInterrupt:
+            print(f"\nstopped: what is finished is in {folder}, the same command goes on", flush=True)
+            raise
+
+    def _run(self, folder: Path) -> int:
+        from mssp.report.contents import read
+        from mssp.report.findings import findings
+        from mssp.report.sections import report
+        from mssp.sweep.recorded import tinyimagenet
+
+        _plan(folder / "plan.json")
+        with_model = find_spec("transformers") is not None
+        stages = Stages(5 + with_model)
+        for scheme in _SCHEMES:
+            self._check(folder / f"check-{scheme}.json", scheme, stages)
+        self._sweep(folder / "runs.sqlite", stages)
+        _limit(folder / "limit.json", stages)
+        if with_model:
+            _hugging_face(folder / "hugging-face.json", stages)
+        with stages.stage("report", 1):
+            files = ["runs.sqlite", "check-mup.json", "check-mssp.json", "limit.json", "plan.json"]
+            contents = read([folder / name for name in (*files, *(["hugging-face.json"] if with_model else []))])
+            recorded = tinyimagenet()
+            chosen = {key: each for key, each in recorded.outcomes.items() if key.regime == _REGIME}
+            contents.recorded.append(replace(recorded, outcomes=chosen))
+            title = "mssp demo: one small MoE, grown by μP and by MSSP"
+            _write(folder / "report.html", report(contents, title))
+        lines = list(_closing(folder, contents, findings(contents)))
+        print()
+        show.lines(lines, emphasised=[lines[0]])
         return 0
 
+    # -- stages --------------------------------------------------------------------------------------------------------
 
-def _plan(scheme: str, factor: int, lr: float) -> Plan:
-    # SP has no aggregation factor of its own: it keeps that of the base.
-    base = _shape(1)
-    mult = 1.0 if scheme == "mssp" else 1 / base.active
-    return plan(_shape(factor), base, scheme=scheme, optimizer="adam", regime="II", lr=lr, aggregation_mult=mult)
+    def _check(self, path: Path, scheme: str, stages: Stages) -> None:
+        settings = {"scheme": scheme, "widths": list(self.widths), "steps": _CHECK_STEPS, "seeds": _CHECK_SEEDS}
+
+        def make(advance: Advance) -> dict[str, Any]:
+            from mssp.coordcheck.mlp_runs import Sizes, calm, check_mlps
+            from mssp.data import load
+            from mssp.replicas import Feed
+
+            setting, known = _settings()[scheme]
+            data = load(_DATA)
+            runs = Sizes(tuple(self.widths)).runs(setting, calm(known, _OPTIMIZER), data)
+            found = check_mlps(
+                runs,
+                Feed(data),
+                steps=_CHECK_STEPS,
+                batch=_CHECK_BATCH,
+                seeds=range(_CHECK_SEEDS),
+                on_step=advance,
+            )
+            return found.json() | {"data": _DATA}
+
+        title = f"check of {plan_text.SCHEME_NAMES[scheme]}: does every term scale as the theory says?"
+        _kept(path, settings, stages, title, len(self.widths) * _CHECK_STEPS, make)
+
+    def _sweep(self, path: Path, stages: Stages) -> None:
+        from mssp.data import load
+        from mssp.replicas import Schedule
+        from mssp.sweep.execution import Job, Local, carry_out, pick_device
+        from mssp.sweep.learning_rates import LearningRates, trials
+        from mssp.sweep.store import Store
+
+        job = Job(load(_DATA), Schedule(self.steps or 0, _BATCH, validation=_HELD_OUT))
+        settings = dict(_settings().values())
+        asked = trials(settings, {_REGIME: list(self.widths)}, self.seeds or 0, LearningRates(_LR_POINTS))
+        title = f"sweep: {len(asked)} models over learning rates and widths"
+        backend = Local(pick_device("cpu"))
+        with stages.stage(title, len(asked) * (self.steps or 0)) as advance, Store(path, device=device_text()) as store:
+            carry_out(store, backend, job, Steps(advance), asked, "sweep")
 
 
-def _shape(factor: int) -> Shape:
-    experts = 4 * factor
-    return Shape(width=_BASE_WIDTH * factor, expert_width=16, experts=experts, active=experts, depth=1, inputs=_INPUTS)
+def _settings() -> dict[str, tuple[Setting, Tuned]]:
+    """By scheme: what is swept and checked, and the plain model that it grows from."""
+    from mssp.sweep.learning_rates import Setting
+
+    return {
+        scheme: (Setting(_OPTIMIZER, _REGIME, scheme), tuned(_DATA, _OPTIMIZER, _REGIME, scheme)) for scheme in _SCHEMES
+    }
 
 
-def _train(planned: Plan, steps: int, seed: int) -> float:
-    """Mean loss of the last tenth of training the paper's MLP MoE."""
+def _plan(path: Path) -> None:
+    base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
+    target = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)
+    made = plan(target, base, lr=4e-3, weight_decay=0.1)
+    heading = f"A plan: what was tuned at the base, carried to the target ({plan_text.title(made)})"
+    show.lines([*plan_text.lines(made, heading), ""], emphasised=[heading])
+    _write(path, made.json())
+
+
+def _limit(path: Path, stages: Stages) -> None:
+    def make(advance: Advance) -> dict[str, Any]:
+        from mssp.dmft import compare, example, solve, text
+        from mssp.dmft.overlay import Overlay
+
+        solution = solve(example(_REGIME, "mssp"), samples=_SAMPLES, solves=_SOLVES, on_solved=advance)
+        found = compare(solution, _NETWORKS, seeds=_SEEDS, on_width=advance)
+        return text.as_json(solution, found) | {"overlay": Overlay.of(solution, found).json()}
+
+    settings = {"samples": _SAMPLES, "solves": _SOLVES, "widths": _NETWORKS, "seeds": _SEEDS}
+    units = _SOLVES + len(_NETWORKS)
+    _kept(path, settings, stages, "limit of infinite size, and networks that approach it", units, make)
+
+
+def _hugging_face(path: Path, stages: Stages) -> None:
+    settings = {"family": _FAMILY, "base": _SMALL, "target": _LARGE, "updates": _UPDATES}
+
+    def make(advance: Advance) -> dict[str, Any]:
+        with warnings.catch_warnings():  # those of the plan stand in its file
+            warnings.simplefilter("ignore", PlanWarning)
+            return _apply_to_hugging_face(advance)
+
+    _kept(path, settings, stages, "a plan applied to a Hugging Face model", _UPDATES, make)
+
+
+def _apply_to_hugging_face(advance: Advance) -> dict[str, Any]:
+    """Plan, adapt, initialize, group, verify, and train a little: what one does with a model of one's own."""
     import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     import mssp
-    from mssp.nn import MLPConfig, MLPMoE
 
-    shape = planned.target
-    model = MLPMoE(MLPConfig(_INPUTS, _CLASSES, shape.width, shape.expert_width, shape.experts, shape.active))
-    mssp.initialize(model, planned, seed=seed)
-    optimizer = torch.optim.Adam(mssp.param_groups(model, planned))
-    mssp.verify(model, optimizer, planned)
-    generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(_CLASSES, _INPUTS, generator=torch.Generator().manual_seed(0))
+    small, large = (CONFIG_MAPPING[_FAMILY](**_SAME, **sizes) for sizes in (_SMALL, _LARGE))
+    made = mssp.hf.plan(large, small, lr=4e-3, weight_decay=0.1)
+    model = AutoModelForCausalLM.from_config(large)
+    mssp.hf.adapt(model, base=small)
+    mssp.initialize(model, made)
+    optimizer = torch.optim.AdamW(mssp.param_groups(model, made))
+    mssp.verify(model, optimizer, made)
+    counting = torch.arange(_TOKENS).expand(8, _TOKENS)
     losses = []
-    for _ in range(steps):
-        labels = torch.randint(_CLASSES, (_BATCH,), generator=generator)
-        inputs = centres[labels] + torch.randn(_BATCH, _INPUTS, generator=generator)
-        loss = model.loss(inputs, labels)
+    for step in range(_UPDATES):
+        tokens = (counting + 5 * torch.arange(8)[:, None] + step) % _VOCABULARY
+        loss = model(input_ids=tokens, labels=tokens).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    last = losses[-max(1, steps // 10) :]
-    return sum(last) / len(last)
+        advance()
+    count = sum(1 for _ in model.parameters())
+    return mssp.hf.by_name(made, large, small).json() | {"verified": count, "loss": [losses[0], losses[-1]]}
 
 
-def _summary(losses: list[float]) -> str:
-    return f"{mean(losses):.3f} ± {stdev(losses) / len(losses) ** 0.5:.3f}"
+def _kept(
+    path: Path,
+    settings: Mapping[str, Any],
+    stages: Stages,
+    title: str,
+    units: int,
+    make: Callable[[Advance], dict[str, Any]],
+) -> None:
+    """A result in a file: made where it is not there, or is of other settings or another version."""
+    from mssp.sweep.owner import environment
+
+    asked = json.loads(json.dumps({"mssp": __version__, **settings}))
+    if _document(path).get("demo") == asked:
+        stages.kept(title)
+        return
+    with stages.stage(title, units) as advance:
+        found = make(advance) | {"made_with": environment(device_text()), "demo": asked}
+        _write(path, json.dumps(found, indent=1, ensure_ascii=False))
 
 
-def _progress(doing: str) -> None:
-    """One line that overwrites itself, on terminals only."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{doing}", end="", file=sys.stderr, flush=True)
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, text: str) -> None:
+    from mssp.data.whole_files import replacing
+
+    with replacing(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
+# -- in ten lines ------------------------------------------------------------------------------------------------------
+
+
+def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator[str]:
+    from mssp.report.findings import lr_at_the_widest
+    from mssp.sweep import transfer_text
+
+    yield f"Found: one plain model, grown in Regime {_REGIME} (width and experts) with SGD by two schemes"
+    for each in found:
+        outcome, check = each.outcome, each.check
+        assert outcome is not None
+        assert check is not None
+        first, last = outcome.summaries[0], outcome.summaries[-1]
+        name = plan_text.SCHEME_NAMES[each.scheme]
+        implemented = "implemented right" if check.passed else "NOT as the theory says"
+        yield (
+            f"  {name:<5} {implemented}, {'stable' if check.stable else 'not stable'}; top-5 {first.best.text(3)} at "
+            f"N = {first.width}, {last.best.text(3)} at N = {last.width}; wider is better: {outcome.wider_is_better}"
+        )
+        drift = outcome.why_unclear or f"{outcome.drift.text(2)} doublings per doubling of N"
+        yield (
+            f"        best lr {outcome.drift_verdict} ({drift}); at N = {last.width} {lr_at_the_widest(outcome)}, "
+            f"that of N = {first.width} loses {transfer_text.number(last.regret, 3)}"
+        )
+    for limit in contents.limits:
+        yield f"  limit {limit.verdict}"
+    for named in contents.plans:
+        document = _document(folder / f"{named.name}.json")
+        if "verified" in document:
+            start, end = document["loss"]
+            trained = f"loss {start:.2f} to {end:.2f} in {_UPDATES} steps"
+            yield f"  model Hugging Face's {_FAMILY} by a plan: {document['verified']} parameters verified, {trained}"
+    recorded = [
+        f"{plan_text.SCHEME_NAMES[key.scheme]} {each.summaries[0].best.text(3)} to {each.summaries[-1].best.text(3)}"
+        for sweep in contents.recorded
+        for key, each in sweep.outcomes.items()
+        if key.optimizer == _OPTIMIZER
+    ]
+    yield f"  recorded on TinyImageNet, H200, N = 128 to 2048: {', '.join(recorded)}"
+    yield f"Open {folder / 'report.html'}"
+    yield "Next: your own model, docs/tutorial.md; mssp plan --help; mssp explain expert_out --regime II"
