@@ -203,18 +203,6 @@ def test_the_snippets_about_tuning_run(
     assert "(0." in capsys.readouterr().out
 
 
-def test_the_commands_shown_are_commands() -> None:
-    """Every ``mssp`` command of the pages parses; what they do is tested elsewhere."""
-    from mssp.cli import _parse
-
-    for page in PAGES:
-        for block in snippets(page.read_text(encoding="utf-8"), ""):
-            for line in block.replace("\\\n", " ").splitlines():
-                words = shlex.split(line.removeprefix("$ "), comments=True)
-                if words[:1] == ["mssp"] and words[1] in ("sweep", "tune", "dmft"):
-                    _parse(words[1:])
-
-
 def test_the_snippet_about_limits_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
