@@ -149,7 +149,7 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
         ),
         (["plan", *STEP, "--optimizer", "sgd", "--lr", "1e308", "--json"], "comes to inf: outside the range"),
         (["plan", "--extend", "", *flags("target", TARGET)], "Is a directory"),
-        (["--json", "plan"], "unknown command '--json': use one of plan"),
+        (["--json", "plan"], "unknown command '--json': use one of demo, plan"),
         (["demo", "--steps", "1.5"], "--steps: must be a positive whole number, got '1.5'"),
         (["plan", *STEP, "--recipe.betas", "0.9", "x"], "--recipe.betas: must be two numbers, got '0.9 x'"),
         (["plan", *STEP, "--json", "--markdown"], "--json and --markdown exclude each other"),

@@ -48,6 +48,28 @@ def test_a_sweep(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
     assert found["settings"][0]["metric"] == "validation_loss"
 
 
+def test_schemes_that_grow_from_one_plain_model(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    """At the smallest width they are one model, and score the same."""
+    flags = ["--multipliers", "plain", "--widths", "16", "64", "--lr-points", "2", "--metric", "train_loss", *SMALL]
+    flags += ["--scheme", "mup", "mssp", "sp"]
+    assert main(["sweep", *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["settings"]
+    narrow, wide = ([each["widths"][width]["best"]["value"] for each in found] for width in ("16", "64"))
+    assert len(set(narrow)) == 1
+    assert len(set(wide)) == 3
+    with Store(elsewhere / "runs.sqlite", must_exist=True) as store:
+        runs = store.open_study(store.studies()[0]).runs()
+    assert {run.parameters["base_width"] for run in runs} == {16}
+    assert {run.parameters["lr"] for run in runs} == {1.0, 2.0}
+
+
+def test_what_is_kept_of_a_plain_model_is_no_start_for_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--data", "spectra", "--multipliers", "tuned", *SMALL]) == 2
+    assert capsys.readouterr().err == (
+        "mssp: error: what is kept for spectra is a plain model, without multipliers: start from --multipliers ones\n"
+    )
+
+
 def test_regimes_end_at_widths_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--regime", "I", "III", "--scheme", "mssp", "--multipliers", "ones", "--lrs", "0.01", "0.1", *SMALL]
     assert main(["sweep", *flags, "--widths", "16", "32", "--largest", "III=16", "--json"]) == 0

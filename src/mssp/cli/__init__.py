@@ -27,20 +27,21 @@ from mssp.cli.report import ReportCommand
 from mssp.cli.sweep import SweepCommand
 from mssp.cli.tune import TuneCommand
 
+# In the order in which one meets them; a line each.
 _COMMANDS = {
+    "demo": (DemoCommand, "see the point in two minutes: one small model, grown two ways"),
     "plan": (PlanCommand, "carry tuned hyperparameters from a small model to a large one"),
     "explain": (ExplainCommand, "one rule: what it is, why, and where the paper says it"),
-    "export": (ExportCommand, "a plan as torchtitan, Megatron-core, OLMo-core or a nanoGPT-style loop takes it"),
-    "tune": (TuneCommand, "tune multipliers on a small model, by the paper's full grid or cheaper"),
-    "sweep": (SweepCommand, "does the best learning rate stay as the model grows? measured, for each scheme"),
-    "check": (CheckCommand, "does every term of the dynamics scale as the theory says? measured, with a verdict"),
-    "dmft": (DmftCommand, "solve the limit that models grow to: loss, kernels, router, with finite models beside it"),
-    "report": (ReportCommand, "everything that was found, on one page that needs nothing else"),
-    "dispatch": (DispatchCommand, "measure which way of computing experts is the fastest on this machine"),
-    "demo": (DemoCommand, "plan a model, train it at three sizes, see the hyperparameters carry over"),
+    "export": (ExportCommand, "a plan for torchtitan, Megatron, OLMo-core or your own loop"),
+    "check": (CheckCommand, "does every term scale as the theory says? with a verdict"),
+    "tune": (TuneCommand, "tune the multipliers of a small model"),
+    "sweep": (SweepCommand, "does the best learning rate stay as the model grows?"),
+    "dmft": (DmftCommand, "what models grow to: the limit of infinite size"),
+    "report": (ReportCommand, "everything that was found, on one page"),
+    "dispatch": (DispatchCommand, "which way of computing experts is the fastest here"),
 }
 _CONFIG = (tyro.conf.FlagCreatePairsOff,)
-_DESCRIPTION = "Scale Mixture-of-Experts models without re-tuning them."
+_DESCRIPTION = "Scale Mixture-of-Experts models without re-tuning them. Start with mssp demo."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

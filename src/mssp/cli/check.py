@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mssp.tuned import Tuned
 
 _DEPTH_WIDTH = 64
+_NARROWEST, *_WIDER = 64, 128, 256, 512
 _LR_OF_ONES = 1.0
 
 
@@ -58,7 +59,8 @@ class CheckCommand:
     readout: flags.Name = "zero"
     """how the readout starts: zero (default), mup (std 1/N) or scheme"""
     multipliers: flags.Names = ()
-    """tuned (for this data; the default), ones (the default for --depths), a data set's name, or a file of mssp tune"""
+    """tuned (for this data; the default), ones (the default for --depths), plain (one learning rate, initial weights
+    fan_in^-1/2 at the smallest width), a data set's name, or a file of mssp tune"""
     lr: flags.Number = None
     """the global learning rate (default: the multipliers' own, for SGD half of it, which keeps small models calm)"""
     as_printed: bool = False
@@ -107,7 +109,7 @@ class CheckCommand:
     def _sizes(self) -> Sizes:
         from mssp.coordcheck.mlp_runs import Sizes
 
-        default = (_DEPTH_WIDTH,) if self.depths else (64, 128, 256, 512)
+        default = (_DEPTH_WIDTH,) if self.depths else (_NARROWEST, *_WIDER)
         for flag, given in (("--widths", self.widths), ("--depths", self.depths)):
             for size in given:
                 positive_int(flag, size)
@@ -140,7 +142,8 @@ class CheckCommand:
         # What was tuned, was for one block without a residual stream.
         asked = self.multipliers or (("ones",) if self.depths else ("tuned",))
         try:
-            found = multipliers(asked, data, setting)
+            narrowest = None if self.depths else min(self.widths or (_NARROWEST,))
+            found = multipliers(asked, data, setting, narrowest=narrowest)
         except ValueError as error:
             if self.multipliers:
                 raise

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from mssp.sweep.transfer import Metric
 
 _TOP = 5
-_ONES = 0.01  # a learning rate to look around where none was tuned
+# Learning rates to look around where none was tuned: of all ones, and of a plain model.
+_ONES = 0.01
+_PLAIN = {"sgd": 1.0, "adam": 0.005, "adamw": 0.005}
 
 
 @dataclass
@@ -125,14 +127,19 @@ def device_text() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
 
 
-def multipliers(asked: Sequence[str], data: str, setting: Setting, for_any: bool = False) -> Tuned:
-    """``tuned`` for this data, ``ones``, another data set's, or those in the plan file that is for this setting.
+def multipliers(
+    asked: Sequence[str], data: str, setting: Setting, *, narrowest: int | None = None, for_any: bool = False
+) -> Tuned:
+    """``tuned`` for this data, ``ones``, ``plain``, another data set's, or those in a plan file for this setting.
 
     Args:
+        narrowest: the width at which a plain model is the same for all schemes; None where there is no such thing.
         for_any: take a plan file of another setting too, as a place to start from.
     """
     if list(asked) == ["ones"]:
         return Tuned(_ONES)
+    if list(asked) == ["plain"] and narrowest is not None:
+        return Tuned(_PLAIN[setting.optimizer], base_width=narrowest)
     if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
         return tuned(data if asked[0] == "tuned" else asked[0], **asdict(setting))
     wanted = (setting.optimizer, setting.regime, setting.scheme, setting.readout, (setting.active or 8) / 8)
@@ -150,6 +157,6 @@ def multipliers(asked: Sequence[str], data: str, setting: Setting, for_any: bool
 
 def _plan_in(file: str) -> Plan:
     if not FilePath(file).exists():
-        known = ", ".join(("tuned", "ones", *data_with_tuned_multipliers()))
+        known = ", ".join(("tuned", "ones", "plain", *data_with_tuned_multipliers()))
         raise ValueError(f"--multipliers {file!r} is no file, and none of {known}")
     return flags.plan_in(file)

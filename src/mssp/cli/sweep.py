@@ -46,7 +46,8 @@ class SweepCommand(RunFlags):
     lrs: flags.Numbers = ()
     """these learning rates instead"""
     multipliers: flags.Names = ("tuned",)
-    """tuned (for this data; the default), ones, a data set's name, or plan files of mssp tune, one per setting"""
+    """tuned (for this data; the default), ones, plain (one model of the smallest width for all schemes: one learning
+    rate, initial weights fan_in^-1/2), a data set's name, or plan files of mssp tune, one per setting"""
     metric: flags.Name = "train_top5"
     """what runs are judged by: train_ or validation_ top5, accuracy or loss (default train_top5)"""
     plot_scaling: flags.Path = None
@@ -117,7 +118,7 @@ class SweepCommand(RunFlags):
             check_names(scheme, optimizer, regime)
             check_cell(scheme, regime, optimizer)
             setting = Setting(optimizer, regime, scheme, self.active, self.readout or "zero")
-            found[setting] = multipliers(self.multipliers, data, setting)
+            found[setting] = multipliers(self.multipliers, data, setting, narrowest=min(self.widths))
         return found
 
     def _widths(self) -> dict[str, list[int]]:

@@ -142,6 +142,10 @@ class TuneCommand(RunFlags):
     def _start(self, setting: Setting, data: str) -> Trial:
         """The centre of the search; of the aggregation, the paper's 8/M unless something else is known or asked for."""
         known = multipliers(self.multipliers, data, setting, for_any=True)
+        if known.base_width is not None:
+            raise ValueError(
+                f"what is kept for {data} is a plain model, without multipliers: start from --multipliers ones"
+            )
         aggregation = float(self.active or 8) if self.multipliers == ("ones",) else known.aggregation_mult
         trial = setting.trial(self.width or 0, seed=0, lr=known.lr if self.lr is None else self.lr).with_tuned(known)
         given = self.aggregation_mult

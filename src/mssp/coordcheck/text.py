@@ -38,8 +38,8 @@ def heading(check: Check) -> str:
 
 def verdict_lines(check: Check) -> list[str]:
     """The answers to both questions, and what is behind them."""
-    judged = [each for each in check.quantities.values() if each.verdict in ("ok", "off") and not _is_copy(check, each)]
-    off = [each for each in check.off if not _is_copy(check, each)]
+    judged = judged_of(check)
+    off = [each for each in check.off if each in judged]
     if not off:
         found = [f"pass: all {len(judged)} predicted quantities scale as the theory says of this scheme"]
     else:
@@ -60,6 +60,11 @@ def verdict_lines(check: Check) -> list[str]:
         else f"not stable: what changes with scale where nothing should: {_some(unstable)}"
     ]
     return [line for line in found if line]
+
+
+def judged_of(check: Check) -> list[Quantity]:
+    """The quantities that have a verdict, each once."""
+    return [each for each in check.quantities.values() if each.verdict in ("ok", "off") and not _is_copy(check, each)]
 
 
 _SHOWN = 6

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mssp.coordcheck.judgement import TOLERANCE, Quantity
 from mssp.coordcheck.result import Check
-from mssp.coordcheck.text import heading
+from mssp.coordcheck.text import heading, judged_of
 from mssp.report.canvas import (
     MUTED,
     SMALL_TICKS,
@@ -73,7 +73,7 @@ def agreement_figure(checks: Mapping[str, Check], title: str = "Predicted and me
 def _judged(check: Check) -> list[Quantity]:
     return [
         each
-        for each in check.quantities.values()
+        for each in judged_of(check)
         if each.judged is not None and each.expected is not None and each.expected.power is not None
     ]
 
@@ -142,7 +142,7 @@ def _side_by_side(quantities: Sequence[Quantity]) -> dict[str, float]:
 def _verdict(check: Check, judged: Sequence[Quantity]) -> str:
     right = sum(each.verdict == "ok" for each in judged)
     words = "implemented right" if check.passed else "<b>not as the theory says</b>"
-    return f"{right} of {len(judged)} as predicted: {words} · {'stable' if check.stable else 'not stable'}"
+    return f"{right} of {len(judged)} exponents as predicted: {words} · {'stable' if check.stable else 'not stable'}"
 
 
 def _words(checks: Mapping[str, Check], judged: Mapping[str, Sequence[Quantity]]) -> str:

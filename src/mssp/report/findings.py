@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mssp.coordcheck.result import Check
+from mssp.coordcheck.text import judged_of
 from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
 from mssp.report.contents import Contents
 from mssp.report.page import Cell, Row, Table
@@ -138,7 +139,7 @@ def lr_at_the_widest(outcome: Outcome) -> str:
 def _told_by_check(check: Check | None) -> Iterator[str]:
     if check is None:
         return
-    judged = [each for each in check.quantities.values() if each.verdict in ("ok", "off")]
+    judged = judged_of(check)
     right = sum(each.verdict == "ok" for each in judged)
     if check.passed:
         yield f"implemented right (all {right} predicted quantities scale as the theory says of it)"

@@ -198,13 +198,13 @@ def _contents(sections: Iterable[Section]) -> str:
 
 
 def _filters(blocks: Iterable[Block]) -> str:
-    """One set of checkboxes for each tag that has two values or more, in the order in which they come."""
+    """One set of checkboxes for each tag that has two values or more, its values in order."""
     values: dict[str, dict[str, None]] = {}
     for block in blocks:
         tagged = [block, *block.rows] if isinstance(block, Table) else [block]
         for key, value in (pair for each in tagged for pair in getattr(each, "tags", {}).items()):
             values.setdefault(key, {})[value] = None
-    sets = "\n".join(_fieldset(key, found) for key, found in values.items() if len(found) > 1)
+    sets = "\n".join(_fieldset(key, sorted(found)) for key, found in values.items() if len(found) > 1)
     if not sets:
         return ""
     return f"""\
