@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mssp.report.check_figures import evaluation_figure, exponents_figure, sizes_figure
+from mssp.report.agreement_figures import agreement_figure
+from mssp.report.check_figures import evaluation_figure, exponents_figure, router_figure, sizes_figure
 from mssp.report.dmft_figures import dmft_figure
 from mssp.report.figures import heatmaps, scaling_figure, transfer_figure
+from tests.report.test_agreement_figures import RIGHT, WRONG
 from tests.report.test_check_figures import DENSE, WHOLE
 from tests.report.test_dmft_figures import COMPARISON, LIMIT, TRIVIAL
 from tests.report.test_figures import BEST, NAMES, neighbours, transfer
@@ -22,6 +24,8 @@ FIGURES: dict[str, Any] = {
     "sizes": sizes_figure(WHOLE),
     "exponents": exponents_figure(WHOLE),
     "evaluation": evaluation_figure(WHOLE),
+    "router": router_figure(WHOLE),
+    "agreement": agreement_figure({"μP": WHOLE, "MSSP": RIGHT, "wrong": WRONG}),
     "evaluation of a dense model": evaluation_figure(DENSE),
     "limit": dmft_figure(LIMIT),
     "limit and networks": dmft_figure(LIMIT, COMPARISON),

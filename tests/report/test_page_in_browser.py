@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from mssp.report import contents, sections
 from mssp.report.dark import DARK_GROUND, on_dark
 from mssp.report.figure_data import csv_of
 from mssp.report.page import Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page, page_of
 from tests.report.samples import FIGURES
+from tests.report.test_sections import check_file, filled, trials
 
 pytest.importorskip("plotly")
 
@@ -194,7 +196,7 @@ def test_everything_is_reached_and_worked_by_keyboard(report: Opened) -> None:
         keyboard.press("Tab")
         assert report.focused("at !== document.body")
     keyboard.press("Space")
-    assert shown_rows(report) == ["Regime II MSSP", "Regime III MSSP"]
+    assert shown_rows(report) == ["Regime II μP", "Regime III μP"]
     stops = 0
     while report.focused("at.className") != "csv":
         keyboard.press("Tab")
@@ -405,4 +407,28 @@ def test_a_page_of_one_figure_works_the_same(browser: Browser, addresses: dict[s
     assert opened.page.locator("[id='figure.words']").is_visible()
     assert opened.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
     assert (opened.said, opened.asked) == ([], [addresses["one"]])
+    opened.context.close()
+
+
+def test_a_report_of_a_store_and_a_check(browser: Browser, tmp_path: Path) -> None:
+    """What ``mssp report`` writes: every chart is drawn with its traces, and a filter leaves out what it should."""
+    sources = [filled(tmp_path / "runs.sqlite", trials()), check_file(tmp_path / "check.json")]
+    made = sections.report(contents.read(sources), "Mine")
+    (tmp_path / "report.html").write_text(made, encoding="utf-8")
+    opened = Opened(browser, (tmp_path / "report.html").as_uri())
+    names = ["transfer-1-regime-ii-sgd", "scaling-1-regime-ii-sgd", "agreement-1", "exponents-1", "aggregation-1"]
+    for name in names:
+        opened.scroll_to(name)
+    widths = [f"N = {width}" for width in (64, 128, 256)]
+    lines = opened.plot(names[0], "gd.data.filter((t) => t.mode == 'lines+markers').map((t) => t.name)")
+    assert lines == [*widths, *widths]  # of μP and of MSSP
+    stars = opened.plot(names[0], "gd.data.filter((t) => t.marker?.symbol == 'star' && t.x[0] !== null).length")
+    assert stars == 6
+    overview = opened.page.locator("#overview tbody tr").all_inner_texts()
+    assert [row.split("\t")[0] for row in overview] == [
+        "μP · Regime II · SGD · spectra",
+        "MSSP · Regime II · SGD · spectra",
+    ]
+    assert opened.page.locator(".filters").count() == 0  # there is one of each
+    assert opened.said == []
     opened.context.close()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LEAST_WIDTHS = 2  # to see anything grow
 _DATA, _REGIME, _OPTIMIZER, _SCHEMES = "spectra", "II", "sgd", ("mup", "mssp")
 _CHECK_STEPS, _CHECK_SEEDS, _CHECK_BATCH = 20, 3, 100
-_LR_POINTS, _BATCH, _HELD_OUT = 5, 50, 1000
+_RATES, _BATCH, _HELD_OUT = (6, 2**0.5), 50, 1000  # rates: how many, and the factor between them
 _SAMPLES, _SOLVES, _NETWORKS, _SEEDS = 10_000, 4, (16, 32, 64, 128), 60  # of the limit, and beside it
 _FAMILY, _VOCABULARY, _TOKENS, _UPDATES = "olmoe", 64, 32, 20
 _SMALL = {"hidden_size": 64, "intermediate_size": 16, "num_experts": 8, "num_experts_per_tok": 4}
@@ -142,7 +142,7 @@ class DemoCommand:
 
         job = Job(load(_DATA), Schedule(self.steps or 0, _BATCH, validation=_HELD_OUT))
         settings = dict(_settings().values())
-        asked = trials(settings, {_REGIME: list(self.widths)}, self.seeds or 0, LearningRates(_LR_POINTS))
+        asked = trials(settings, {_REGIME: list(self.widths)}, self.seeds or 0, LearningRates(*_RATES))
         title = f"sweep: {len(asked)} models over learning rates and widths"
         backend = Local(pick_device("cpu"))
         with stages.stage(title, len(asked) * (self.steps or 0)) as advance, Store(path, device=device_text()) as store:

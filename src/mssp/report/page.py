@@ -29,6 +29,7 @@ _WIDTHS = (320, 360, 520, 700, 880, 1120, 10**6)  # pixels across layouts; none 
 _MARKS = {"good": "✓", "bad": "✗", "unsure": "?"}
 _NUMBER = re.compile(r"[\d\s.,±+\-−–×·^()/%…∞≈~<>e]*\d[\d\s.,±+\-−–×·^()/%…∞≈~<>e]*|none|—|")
 _SHORT = 28  # characters
+_LONG = 200  # rows
 _NOTHING_LEFT = "Nothing here passes the filters."
 
 # The policy holds a page to what it claims, that nothing is fetched.
@@ -307,8 +308,9 @@ def _table(table: Table) -> str:
     words = f'<span id="{table.name}.title">{_inline(table.caption)}</span>'
     caption = f"<caption>{words}</caption>\n" if table.caption else ""
     label = f'aria-labelledby="{table.name}.title"' if caption else f'aria-label="{escape(table.name)}"'
+    long = f' style="--rows: {len(table.rows)}"' if len(table.rows) > _LONG else ""
     return f"""\
-<div class="table" id="{table.name}" role="region" tabindex="0" {label} style="--rows: {len(table.rows)}">
+<div class="table" id="{table.name}" role="region" tabindex="0" {label}{long}>
 <table>
 {caption}<thead><tr>{head}</tr></thead>
 <tbody>
