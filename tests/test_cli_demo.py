@@ -64,13 +64,31 @@ def test_every_number_of_the_closing_is_of_the_run(tmp_path: Path, capsys: pytes
     _, out, _ = run(folder, capsys)
     kept = read([folder / "runs.sqlite", folder / "check-mup.json", folder / "check-mssp.json", folder / "limit.json"])
     assert kept.limits[0].verdict in out
-    for each in findings(kept):
+    both = [each for each in findings(kept) if each.outcome is not None and each.check is not None]
+    assert len(both) == 2
+    for each in both:
         assert each.outcome is not None
-        assert each.check is not None
         for summary in (each.outcome.summaries[0], each.outcome.summaries[-1]):
             assert f"{summary.best.text(3)} at N = {summary.width}" in out
     document = json.loads((folder / "hugging-face.json").read_text(encoding="utf-8"))
     assert f"{document['verified']} parameters verified, loss {document['loss'][0]:.2f}" in out
+
+
+def test_another_demo_in_the_same_folder_is_another_experiment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of other widths or steps: the store keeps both, the report is of the last."""
+    folder = tmp_path / "demo"
+    run(folder, capsys)
+    for more in (["--steps", "7"], ["--widths", "48", "64"]):
+        code = main(["demo", "--folder", str(folder), *SMALL, *more])
+        out = capsys.readouterr().out
+        assert code == 0
+        assert len(out[out.index("Found:") :].splitlines()) == 10
+    assert "at N = 48" in out
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert page.count('id="transfer-1-regime-ii-sgd"') == 1
+    assert "transfer-2" not in page
 
 
 def test_an_interrupted_demo_goes_on(
@@ -110,6 +128,7 @@ def test_without_transformers_there_is_one_stage_less(
     code, out, err = run(tmp_path / "demo", capsys)
     assert code == 0
     assert "5/5 report" in err
+    assert "without a Hugging Face model: pip install 'mssp[hf]' for that" in err
     assert "Hugging Face" not in out
 
 

@@ -58,8 +58,8 @@ def test_all_panels_share_their_ends_and_have_the_diagonal() -> None:
 
 def test_words_and_verdicts() -> None:
     words = description_of(agreement_figure({"right": RIGHT, "wrong": WRONG}))
-    assert "3 of 3 exponents as predicted: implemented right · not stable" in words
-    assert "0 of 1 exponents as predicted: not as the theory says" in words
+    assert "all 3 exponents as predicted · not stable" in words
+    assert "1 of 1 exponents off" in words
     assert "effective/router 0.700 ± 0.100 for 0" in words
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,18 +17,21 @@ import mssp
 from mssp.dmft import compare, example, solve, text
 from mssp.dmft.overlay import Overlay
 from mssp.report.contents import Contents, read
-from mssp.report.findings import findings, lr_at_the_widest
-from mssp.report.page import Chart
+from mssp.report.findings import Finding, findings, implemented, lr_at_the_widest, stable
+from mssp.report.page import Cell, Chart
 from mssp.report.sections import charts, report, sections, summary
+from mssp.statistics import Estimate
 from mssp.sweep import transfer_text
 from mssp.sweep.learning_rates import METRICS, Setting
 from mssp.sweep.store import NewRun, Result, Store
 from mssp.sweep.transfer import Score, Transfer
 from mssp.sweep.trial import Trial
+from mssp.theory.propagation import Exponent
 from tests.report.test_check_figures import check_of, quantity
 
 pytest.importorskip("plotly")
 
+SCHEMES = ("mup", "mssp")
 NOISE = (-0.004, 0.001, 0.003)
 
 
@@ -64,7 +69,7 @@ def filled(path: Path, asked: list[Trial], done: int | None = None, name: str = 
 
 
 def check_file(path: Path, **more: Any) -> Path:
-    check = check_of(quantity("aggregate/init", 0.0), quantity("router/load", 0.0))
+    check = check_of(quantity("aggregate/init", 0.0, expected=Exponent(Fraction(0))), quantity("router/load", 0.0))
     path.write_text(json.dumps(check.json() | {"data": "spectra"} | more), encoding="utf-8")
     return path
 
@@ -97,6 +102,35 @@ def test_a_reader_of_the_summary_alone_knows_all_that_matters(tmp_path: Path) ->
         "1 (95 %: 1 to 1)/",
     ]  # fmt: skip
     assert mssp_.row.tags == {"regime": "II", "optimizer": "SGD", "data": "spectra"}
+
+
+def test_a_check_is_shown_with_the_sweep_of_the_same_models_only(tmp_path: Path) -> None:
+    store = filled(tmp_path / "runs.sqlite", trials(base_width=64))
+    for more in ({}, {"base_width": 64, "active": 2}, {"base_width": 64, "data": "clusters"}):
+        found = findings(read([store, check_file(tmp_path / "check.json", **more)]))
+        assert [each.check is not None for each in found] == [False, False, True]  # the check in a row of its own
+        assert found[2].outcome is None
+    found = findings(read([store, check_file(tmp_path / "check.json", base_width=64)]))
+    assert [each.check is not None for each in found] == [False, True]
+
+
+def test_what_is_hardly_known_is_not_called_right() -> None:
+    known = quantity("effective/router", 0.0, expected=Exponent(Fraction(0)))
+    vague = [replace(known, name=f"effective/{n}", judged=Estimate(0.0, 2.0)) for n in ("readout", "expert_in")]
+    assert implemented(check_of(known)) == Cell("yes", "good")
+    assert implemented(check_of(known, *vague)) == Cell("2 of 3 unclear", "unsure")
+    assert stable(check_of(known, *vague)) == Cell("unclear", "unsure")
+    assert implemented(check_of(quantity("router/load", 0.0))) == stable(check_of()) == Cell("—")
+    of = Finding("mssp", "II", "sgd", "", check=check_of(known, *vague))
+    assert "all 3 predicted quantities scale as the theory says of it, of which 2 are known to no better" in of.sentence
+
+
+def test_more_settings_than_a_figure_holds_make_several(tmp_path: Path) -> None:
+    many = [trial for k in range(7) for trial in trials(init_mult=2.0**k)]
+    contents = read([filled(tmp_path / "runs.sqlite", many)])
+    names = [chart.name for chart in charts(sections(contents)[0].blocks)]
+    assert names == ["transfer-1-regime-ii-sgd", "transfer-1-regime-ii-sgd-2"]
+    assert "transfer-1-regime-ii-sgd-2" in report(contents, "Many")
 
 
 def test_how_sure_the_learning_rate_is() -> None:
@@ -139,7 +173,7 @@ def test_every_part_has_its_section_and_its_charts(tmp_path: Path, limit: dict[s
         "environment": [],
     }
     assert "All schemes grow from one plain model of N = 64" in str(found["transfer"].blocks)
-    assert "Not of this run: recorded on images, 3 steps" in str(found["recorded"].blocks)
+    assert "A sweep of which the outcome alone was kept: images, 3 steps." in str(found["recorded"].blocks)
     assert "model.embed_tokens.weight" in str(found["plan"].blocks)
     assert "a test" in str(found["environment"].blocks)
     page = report(contents, "Everything")
@@ -161,11 +195,9 @@ def test_the_transfer_chart_has_a_line_and_a_star_for_every_width(tmp_path: Path
 def test_runs_with_other_multipliers_are_another_experiment(tmp_path: Path) -> None:
     filled(tmp_path / "runs.sqlite", [*trials(), *trials(init_mult=2.0)])
     contents = read([tmp_path / "runs.sqlite"])
-    assert list(contents.sweeps[0].outcomes) == [
-        f"Regime II · {scheme} · sgd · multipliers {number}"
-        for number, scheme in ((1, "mup"), (2, "mssp"), (3, "mup"), (4, "mssp"))
-    ]
-    assert [each.more for each in findings(contents)] == [f"multipliers {number}" for number in (1, 2, 3, 4)]
+    names = [f"Regime II · {scheme} · sgd · {words}" for words in ("all multipliers 1", "init 2") for scheme in SCHEMES]
+    assert [each.name for each in contents.sweeps[0].swept] == names
+    assert [each.more for each in findings(contents)] == ["all multipliers 1", "all multipliers 1", "init 2", "init 2"]
 
 
 def test_few_classes_are_judged_by_accuracy(tmp_path: Path) -> None:
@@ -177,10 +209,10 @@ def test_few_classes_are_judged_by_accuracy(tmp_path: Path) -> None:
         assert chunk is not None
         metrics = dict.fromkeys(METRICS, 0.5) | {"train_top5": 1.0, "first_loss": 5.0}
         study.finish(chunk, [Result(run.key, metrics) for run in chunk.runs])
-    (outcome,) = read([tmp_path / "runs.sqlite"]).sweeps[0].outcomes.values()
-    assert outcome.metric.name == "train_accuracy"
-    (asked,) = read([tmp_path / "runs.sqlite"], "validation_loss").sweeps[0].outcomes.values()
-    assert asked.metric.name == "validation_loss"
+    (usual,) = read([tmp_path / "runs.sqlite"]).sweeps[0].swept
+    assert usual.outcome.metric.name == "train_accuracy"
+    (asked,) = read([tmp_path / "runs.sqlite"], "validation_loss").sweeps[0].swept
+    assert asked.outcome.metric.name == "validation_loss"
 
 
 def test_an_empty_store_makes_a_page_that_says_what_to_do(tmp_path: Path) -> None:
@@ -226,7 +258,7 @@ def test_a_study_in_which_all_runs_diverged(tmp_path: Path) -> None:
         lost = dict.fromkeys(METRICS, float("nan")) | {"first_loss": 5.0}
         study.finish(chunk, [Result(run.key, lost, diverged_at=3) for run in chunk.runs])
     contents = read([tmp_path / "runs.sqlite"])
-    assert "At N = 64 use lr none: all runs diverged" in words(contents)
+    assert "At N = 64 all runs diverged: use smaller learning rates." in words(contents)
     assert "diverged" in report(contents, "Lost")
 
 
@@ -274,5 +306,10 @@ def test_files_of_others_are_named(tmp_path: Path, content: str, message: str) -
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"runs\.sqlite: there is no such file"):
         read([tmp_path / "runs.sqlite"])
+    with pytest.raises(ValueError, match="is a folder: name the run store or the files in it"):
+        read([tmp_path])
+    check = check_file(tmp_path / "check.json")
+    with pytest.raises(ValueError, match=r"check\.json is named twice"):
+        read([check, tmp_path / ".." / tmp_path.name / "check.json"])
     with pytest.raises(ValueError, match="unknown metric 'luck': use one of train_top5"):
         read([], "luck")

@@ -53,7 +53,7 @@ class CheckCommand:
     batch: flags.Size = 100
     """examples per step (default 100)"""
     data: flags.Name = "clusters"
-    """clusters (embedded, the default), tinyimagenet, cifar10, or an .npz file or folder of images"""
+    """clusters (the default) or spectra, both embedded, tinyimagenet, cifar10, an .npz file or a folder of images"""
     active: flags.Size = None
     """experts per input where there are eight, growing with their number (default: all)"""
     readout: flags.Name = "zero"
@@ -92,8 +92,8 @@ class CheckCommand:
                 from mssp.report import saving
 
                 saving.check_target(figure)
-        found = self._checked(sizes, pick_device(self.device or "auto"))
-        self._show(found)
+        found, tuned = self._checked(sizes, pick_device(self.device or "auto"))
+        self._show(found, tuned)
         return 0 if found.passed and (found.stable or not self.require_stable) else 1
 
     def _check_names(self) -> None:
@@ -115,7 +115,7 @@ class CheckCommand:
                 positive_int(flag, size)
         return Sizes(tuple(self.widths) or default, tuple(self.depths))
 
-    def _checked(self, sizes: Sizes, device: torch.device) -> Check:
+    def _checked(self, sizes: Sizes, device: torch.device) -> tuple[Check, Tuned]:
         from mssp.coordcheck.mlp_runs import check_mlps
         from mssp.data import load
         from mssp.replicas import Feed
@@ -132,9 +132,10 @@ class CheckCommand:
         runs = sizes.runs(setting, tuned, data, as_printed=self.as_printed)
         rules = {size: run.plan for size, run in sizes.runs(setting, tuned, data).items()}
         with show.counting(len(runs) * steps, "updates") as one_more:
-            return check_mlps(
+            found = check_mlps(
                 runs, Feed(data, device), steps=steps, batch=batch, seeds=range(seeds), rules=rules, on_step=one_more
             )
+        return found, tuned
 
     def _tuned(self, data: str, setting: Setting) -> Tuned:
         from mssp.coordcheck.mlp_runs import calm
@@ -153,12 +154,17 @@ class CheckCommand:
             default = _LR_OF_ONES  # large enough for its updates not to be rounded away
         return replace(found, lr=default if self.lr is None else positive("--lr", self.lr))
 
-    def _show(self, found: Check) -> None:
+    def _show(self, found: Check, tuned: Tuned) -> None:
         from mssp.coordcheck import numerics, text
         from mssp.sweep.owner import environment
 
         if self.json:
-            made = {"data": self.data, "made_with": environment(device_text())}
+            made = {
+                "data": self.data,
+                "active": self.active,
+                "base_width": tuned.base_width,
+                "made_with": environment(device_text(self.device or "auto")),
+            }
             more = {"numerics": numerics.as_json(found)} if self.numerics else {}
             print(json.dumps(found.json() | made | more, indent=1))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,13 +22,13 @@ from mssp.shape import Shape, positive_int
 from mssp.tuned import Tuned, tuned
 
 if TYPE_CHECKING:
-    from mssp.report.contents import Contents
+    from mssp.report.contents import Contents, Sweep
     from mssp.report.findings import Finding
     from mssp.sweep.learning_rates import Setting
 
 _LEAST_WIDTHS = 2  # to see anything grow
 _DATA, _REGIME, _OPTIMIZER, _SCHEMES = "spectra", "II", "sgd", ("mup", "mssp")
-_CHECK_STEPS, _CHECK_SEEDS, _CHECK_BATCH = 20, 3, 100
+_CHECK_STEPS, _CHECK_SEEDS, _CHECK_BATCH = 20, 6, 100
 _RATES, _BATCH, _HELD_OUT = (6, 2**0.5), 50, 1000  # rates: how many, and the factor between them
 _SAMPLES, _SOLVES, _NETWORKS, _SEEDS = 10_000, 4, (16, 32, 64, 128), 60  # of the limit, and beside it
 _FAMILY, _VOCABULARY, _TOKENS, _UPDATES = "olmoe", 64, 32, 20
@@ -66,7 +67,9 @@ class DemoCommand:
             family(_REGIME, width)  # which refuses what its family has not
         if len(set(self.widths)) < _LEAST_WIDTHS:
             raise ValueError(f"--widths must be {_LEAST_WIDTHS} or more different ones, got {len(set(self.widths))}")
-        folder = Path(self.folder or "")
+        if not self.folder:
+            raise ValueError("--folder is empty: name a folder")
+        folder = Path(self.folder)
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"--folder {folder} is a file: name a folder")
         if not folder.absolute().parent.is_dir():
@@ -87,22 +90,25 @@ class DemoCommand:
 
         _plan(folder / "plan.json")
         with_model = find_spec("transformers") is not None
+        if not with_model:
+            print("without a Hugging Face model: pip install 'mssp[hf]' for that", file=sys.stderr)
         stages = Stages(5 + with_model)
         for scheme in _SCHEMES:
             self._check(folder / f"check-{scheme}.json", scheme, stages)
-        self._sweep(folder / "runs.sqlite", stages)
+        sweep = self._sweep(folder / "runs.sqlite", stages)
         _limit(folder / "limit.json", stages)
         if with_model:
             _hugging_face(folder / "hugging-face.json", stages)
         with stages.stage("report", 1):
-            files = ["runs.sqlite", "check-mup.json", "check-mssp.json", "limit.json", "plan.json"]
+            files = ["check-mup.json", "check-mssp.json", "limit.json", "plan.json"]
             contents = read([folder / name for name in (*files, *(["hugging-face.json"] if with_model else []))])
+            contents.sweeps.append(sweep)  # of this run alone: the store may hold those of others
             recorded = tinyimagenet()
             chosen = {key: each for key, each in recorded.outcomes.items() if key.regime == _REGIME}
             contents.recorded.append(replace(recorded, outcomes=chosen))
             title = "mssp demo: one small MoE, grown by μP and by MSSP"
             _write(folder / "report.html", report(contents, title))
-        lines = list(_closing(folder, contents, findings(contents)))
+        lines = list(_closing(folder, contents, [each for each in findings(contents) if each.check is not None]))
         print()
         show.lines(lines, emphasised=[lines[0]])
         return 0
@@ -128,14 +134,15 @@ class DemoCommand:
                 seeds=range(_CHECK_SEEDS),
                 on_step=advance,
             )
-            return found.json() | {"data": _DATA}
+            return found.json() | {"data": _DATA, "active": None, "base_width": known.base_width}
 
         title = f"check of {plan_text.SCHEME_NAMES[scheme]}: does every term scale as the theory says?"
         _kept(path, settings, stages, title, len(self.widths) * _CHECK_STEPS, make)
 
-    def _sweep(self, path: Path, stages: Stages) -> None:
+    def _sweep(self, path: Path, stages: Stages) -> Sweep:
         from mssp.data import load
         from mssp.replicas import Schedule
+        from mssp.report.contents import sweep_of
         from mssp.sweep.execution import Job, Local, carry_out, pick_device
         from mssp.sweep.learning_rates import LearningRates, trials
         from mssp.sweep.store import Store
@@ -145,8 +152,11 @@ class DemoCommand:
         asked = trials(settings, {_REGIME: list(self.widths)}, self.seeds or 0, LearningRates(*_RATES))
         title = f"sweep: {len(asked)} models over learning rates and widths"
         backend = Local(pick_device("cpu"))
-        with stages.stage(title, len(asked) * (self.steps or 0)) as advance, Store(path, device=device_text()) as store:
-            carry_out(store, backend, job, Steps(advance), asked, "sweep")
+        device = device_text("cpu")
+        with stages.stage(title, len(asked) * (self.steps or 0)) as advance, Store(path, device=device) as store:
+            study = carry_out(store, backend, job, Steps(advance), asked, "sweep")
+            keys = {trial.key for trial in asked}
+            return sweep_of(job.text, _DATA, [run for run in study.runs() if run.key in keys])
 
 
 def _settings() -> dict[str, tuple[Setting, Tuned]]:
@@ -162,7 +172,7 @@ def _plan(path: Path) -> None:
     base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
     target = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)
     made = plan(target, base, lr=4e-3, weight_decay=0.1)
-    heading = f"A plan: what was tuned at the base, carried to the target ({plan_text.title(made)})"
+    heading = f"A plan, as for a Transformer: tuned at the base, carried to the target ({plan_text.title(made)})"
     show.lines([*plan_text.lines(made, heading), ""], emphasised=[heading])
     _write(path, made.json())
 
@@ -236,7 +246,7 @@ def _kept(
         stages.kept(title)
         return
     with stages.stage(title, units) as advance:
-        found = make(advance) | {"made_with": environment(device_text()), "demo": asked}
+        found = make(advance) | {"made_with": environment(device_text("cpu")), "demo": asked}
         _write(path, json.dumps(found, indent=1, ensure_ascii=False))
 
 
@@ -259,7 +269,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator[str]:
-    from mssp.report.findings import lr_at_the_widest
+    from mssp.report.findings import implemented, lr_at_the_widest, stable
     from mssp.sweep import transfer_text
 
     yield f"Found: one plain model, grown in Regime {_REGIME} (width and experts) with SGD by two schemes"
@@ -269,15 +279,17 @@ def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator
         assert check is not None
         first, last = outcome.summaries[0], outcome.summaries[-1]
         name = plan_text.SCHEME_NAMES[each.scheme]
-        implemented = "implemented right" if check.passed else "NOT as the theory says"
+        right, steady = implemented(check).text, stable(check).text
+        words = {"yes": "implemented right", "no": "NOT as the theory says"}.get(right, f"exponents: {right}")
+        steadily = {"yes": "stable", "no": "not stable"}.get(steady, "stable or not is unclear")
         yield (
-            f"  {name:<5} {implemented}, {'stable' if check.stable else 'not stable'}; top-5 {first.best.text(3)} at "
-            f"N = {first.width}, {last.best.text(3)} at N = {last.width}; wider is better: {outcome.wider_is_better}"
+            f"  {name:<5} {words}, {steadily}; top-5 {first.best.text(3)} at N = {first.width}, {last.best.text(3)} at "
+            f"N = {last.width}; wider is better: {outcome.wider_is_better}"
         )
-        drift = outcome.why_unclear or f"{outcome.drift.text(2)} doublings per doubling of N"
+        drift = outcome.why_unclear or f"{outcome.drift.text(2)} doublings a doubling of N"
         yield (
             f"        best lr {outcome.drift_verdict} ({drift}); at N = {last.width} {lr_at_the_widest(outcome)}, "
-            f"that of N = {first.width} loses {transfer_text.number(last.regret, 3)}"
+            f"N = {first.width}'s loses {transfer_text.number(last.regret, 3)}"
         )
     for limit in contents.limits:
         yield f"  limit {limit.verdict}"
@@ -293,6 +305,6 @@ def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator
         for key, each in sweep.outcomes.items()
         if key.optimizer == _OPTIMIZER
     ]
-    yield f"  recorded on TinyImageNet, H200, N = 128 to 2048: {', '.join(recorded)}"
+    yield f"  recorded on TinyImageNet (H200, N = 128 to 2048): {', '.join(recorded)}"
     yield f"Open {folder / 'report.html'}"
     yield "Next: your own model, docs/tutorial.md; mssp plan --help; mssp explain expert_out --regime II"

@@ -163,7 +163,7 @@ class DmftCommand:
 
         if self.json:
             curves = Overlay.of(solution, comparison).json()
-            made = {"overlay": curves, "made_with": environment(device_text())}
+            made = {"overlay": curves, "made_with": environment(device_text(self.device or "auto"))}
             print(json.dumps(text.as_json(solution, comparison) | made, indent=1))
         else:
             verdict = [text.verdict(comparison)] if comparison else []

@@ -41,6 +41,8 @@ class ReportCommand:
         from mssp.report.contents import read
         from mssp.report.sections import report
 
+        if not all(self.files):
+            raise ValueError("a file's name is empty: mssp report runs.sqlite check.json -o report.html")
         if not self.files:
             raise ValueError("no file given: mssp report runs.sqlite check.json -o report.html")
         target = Path(self.output or "")

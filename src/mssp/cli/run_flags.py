@@ -30,7 +30,7 @@ _PLAIN = {"sgd": 1.0, "adam": 0.005, "adamw": 0.005}
 @dataclass
 class RunFlags:
     data: flags.Name = "clusters"
-    """clusters (embedded, the default), tinyimagenet, cifar10, or an .npz file or folder of images"""
+    """clusters (the default) or spectra, both embedded, tinyimagenet, cifar10, an .npz file or a folder of images"""
     steps: flags.Size = 1000
     """training steps of a run, in a single pass (default 1000)"""
     batch: flags.Size = 50
@@ -112,7 +112,7 @@ class RunFlags:
         from mssp.sweep.store import Store
 
         path = self.store or "runs.sqlite"
-        with Store(path, device=device_text()) as store:
+        with Store(path, device=device_text(self.device or "auto")) as store:
             try:
                 yield store
             except KeyboardInterrupt:
@@ -120,11 +120,14 @@ class RunFlags:
                 raise
 
 
-def device_text() -> str:
+def device_text(device: str) -> str:
     """What runs are computed with, in a few words."""
     import torch
 
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
+    from mssp.sweep.execution import pick_device
+
+    picked = pick_device(device)
+    return torch.cuda.get_device_name(picked) if picked.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
 
 
 def multipliers(
@@ -138,7 +141,9 @@ def multipliers(
     """
     if list(asked) == ["ones"]:
         return Tuned(_ONES)
-    if list(asked) == ["plain"] and narrowest is not None:
+    if list(asked) == ["plain"]:
+        if narrowest is None:
+            raise ValueError("--multipliers plain is one model of the smallest of several widths: here there is none")
         return Tuned(_PLAIN[setting.optimizer], base_width=narrowest)
     if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
         return tuned(data if asked[0] == "tuned" else asked[0], **asdict(setting))

@@ -103,8 +103,8 @@ class SweepCommand(RunFlags):
 
         panels = {str(setting): transfer for setting, transfer in found.items()}
         for path, draw, title in (
-            (self.plot, transfer_figure, "Learning-rate transfer"),
-            (self.plot_scaling, scaling_figure, "Is wider better?"),
+            (self.plot, transfer_figure, "Learning-rate transfer on"),
+            (self.plot_scaling, scaling_figure, "Scores over width on"),
         ):
             if path is not None:
                 save(draw(panels, f"{title} {what}"), path)

@@ -11,6 +11,7 @@ from typing import Any
 from mssp.coordcheck.causes import Cause, causes, divergence, with_reasons
 from mssp.coordcheck.judgement import Quantity, judged_quantities
 from mssp.coordcheck.series import Series
+from mssp.rules import OPTIMIZERS, SCHEMES
 from mssp.statistics import Estimate, finite
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent
@@ -104,7 +105,7 @@ class Check:
         """The check that :meth:`json` wrote, as far as tables and figures go; ValueError where it is none."""
         try:
             axis = str(found["axis"])
-            return cls(
+            read = cls(
                 **{name: found[name] for name in ("scheme", "optimizer", "regime", "readout", "steps", "seeds")},
                 axis=axis,
                 sizes=tuple(found[f"{axis}s"]),
@@ -114,6 +115,26 @@ class Check:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no result of mssp check --json: {type(error).__name__}, {error}") from None
+        wrong = read._contradiction()
+        if wrong:
+            raise ValueError(f"it is no result of mssp check --json: {wrong}")
+        return read
+
+    def _contradiction(self) -> str:
+        """What is wrong with numbers that a file gives; empty where nothing is."""
+        for name, known in (("scheme", SCHEMES), ("optimizer", OPTIMIZERS), ("axis", ("width", "depth"))):
+            if getattr(self, name) not in known:
+                return f"{name} is {getattr(self, name)!r}, none of {', '.join(known)}"
+        numbers = (*self.sizes, self.steps, self.seeds)
+        if not self.sizes or not all(type(number) is int and number > 0 for number in numbers):
+            return (
+                f"sizes, steps and seeds are positive whole numbers, got {list(self.sizes)}, {self.steps}, {self.seeds}"
+            )
+        for each in self.quantities.values():
+            lengths = {len(each.exponents), len(each.predicted), *map(len, each.values.values())}
+            if set(each.values) != set(self.sizes) or lengths != {self.steps + 1}:
+                return f"{each.name} has not {self.steps + 1} values at each of {list(self.sizes)}"
+        return ""
 
 
 def _quantity_json(each: Quantity) -> dict[str, Any]:

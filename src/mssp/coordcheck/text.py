@@ -33,7 +33,8 @@ def headings(check: Check) -> list[str]:
 def heading(check: Check) -> str:
     regime = f" · Regime {check.regime}" if check.regime else ""
     readout = "" if check.readout == "zero" else f" · readout {check.readout}"
-    return f"{SCHEME_NAMES[check.scheme]}{regime} · {OPTIMIZER_NAMES[check.optimizer]}{readout}"
+    depth = " · over depth" if check.axis == "depth" else ""
+    return f"{SCHEME_NAMES[check.scheme]}{regime} · {OPTIMIZER_NAMES[check.optimizer]}{readout}{depth}"
 
 
 def verdict_lines(check: Check) -> list[str]:
@@ -49,7 +50,7 @@ def verdict_lines(check: Check) -> list[str]:
         if not any(cause.setting == "divergence" for cause in check.causes):
             found += [f"  {each.name} {each.reason}" for each in off[:_SHOWN]]
             found += [f"  and {len(off) - _SHOWN} more" if len(off) > _SHOWN else ""]
-    vague = [each.name for each in judged if each.judged is not None and each.judged.ci > WIDEST]
+    vague = [each.name for each in vague_of(check)]
     if vague:
         known = f"unclear: {len(vague)} exponents are known to no better than ±{WIDEST:g}"
         found += [f"{known} ({_some(vague)}): more seeds would tell"]
@@ -65,6 +66,11 @@ def verdict_lines(check: Check) -> list[str]:
 def judged_of(check: Check) -> list[Quantity]:
     """The quantities that have a verdict, each once."""
     return [each for each in check.quantities.values() if each.verdict in ("ok", "off") and not _is_copy(check, each)]
+
+
+def vague_of(check: Check) -> list[Quantity]:
+    """Those of which so little is known that their verdict says nothing."""
+    return [each for each in judged_of(check) if each.judged is not None and not each.judged.ci <= WIDEST]
 
 
 _SHOWN = 6

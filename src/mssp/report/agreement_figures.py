@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mssp.coordcheck.judgement import TOLERANCE, Quantity
 from mssp.coordcheck.result import Check
-from mssp.coordcheck.text import heading, judged_of
+from mssp.coordcheck.text import heading, judged_of, vague_of
 from mssp.report.canvas import (
     MUTED,
     SMALL_TICKS,
@@ -140,9 +140,13 @@ def _side_by_side(quantities: Sequence[Quantity]) -> dict[str, float]:
 
 
 def _verdict(check: Check, judged: Sequence[Quantity]) -> str:
-    right = sum(each.verdict == "ok" for each in judged)
-    words = "implemented right" if check.passed else "<b>not as the theory says</b>"
-    return f"{right} of {len(judged)} exponents as predicted: {words} · {'stable' if check.stable else 'not stable'}"
+    off = sum(each.verdict == "off" for each in judged)
+    vague = len(vague_of(check))
+    known = f", {vague} of them unclear" if vague else ""
+    words = (
+        f"<b>{off} of {len(judged)} exponents off</b>" if off else f"all {len(judged)} exponents as predicted{known}"
+    )
+    return f"{words} · {'stable' if check.stable else 'not stable'}"
 
 
 def _words(checks: Mapping[str, Check], judged: Mapping[str, Sequence[Quantity]]) -> str:

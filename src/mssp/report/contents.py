@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,9 @@ from mssp.planning import Plan
 from mssp.sweep import grids, recorded
 from mssp.sweep.learning_rates import METRICS, Setting, transfers
 from mssp.sweep.recorded import RecordedSweep
-from mssp.sweep.store import Run, Store
+from mssp.sweep.store import STATUSES, Run, Store
 from mssp.sweep.transfer import Metric, Transfer
 from mssp.sweep.trial import Trial
-from mssp.tuned import Tuned
 
 _SWEEP, _TUNE = "sweep ", "tune "  # what names of studies begin with
 _TOP5, _ACCURACY = "train_top5", "train_accuracy"
@@ -33,15 +32,33 @@ _DONE = ("done", "diverged")
 
 
 @dataclass(frozen=True)
+class Swept:
+    """One setting of a sweep, with the multipliers that its runs share.
+
+    Args:
+        multipliers: in words, where runs of the same setting have others too; empty otherwise.
+        plain: they grow from a plain model, without any multiplier.
+    """
+
+    setting: Setting
+    outcome: Transfer
+    base_width: int | None
+    multipliers: str
+    plain: bool
+
+    @property
+    def name(self) -> str:
+        return " · ".join(filter(None, (str(self.setting), self.multipliers)))
+
+
+@dataclass(frozen=True)
 class Sweep:
-    """A study of learning rates: the transfers by what they are called, and how far it is."""
+    """A study of learning rates: what it is of, its settings, and how many runs are in which state."""
 
     experiment: str
     data: str
-    outcomes: Mapping[str, Transfer]
-    settings: Mapping[str, Setting]
+    swept: Sequence[Swept]
     counts: Mapping[str, int]
-    base_widths: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,8 +82,22 @@ class Search:
 
 @dataclass(frozen=True)
 class Checked:
+    """A check, and what it is of as far as its file says."""
+
     check: Check
     data: str = ""
+    active: int | None = None
+    base_width: int | None = None
+
+    def is_of(self, swept: Swept, data: str) -> bool:
+        """Whether it is a check of the models that were swept."""
+        check, setting = self.check, swept.setting
+        return (
+            (check.scheme, check.regime, check.optimizer, check.readout, self.active, check.axis)
+            == (setting.scheme, setting.regime, setting.optimizer, setting.readout, setting.active, "width")
+            and self.data == data
+            and self.base_width == swept.base_width
+        )
 
 
 @dataclass(frozen=True)
@@ -107,8 +138,14 @@ def read(paths: Iterable[Path], metric: str | None = None) -> Contents:
     if metric is not None and metric not in METRICS:
         raise ValueError(f"unknown metric {metric!r}: use one of {', '.join(METRICS)}")
     found = Contents()
-    for path in paths:
-        found.sources.append(path.name)
+    paths = list(paths)
+    for number, path in enumerate(paths):
+        if path.resolve() in (other.resolve() for other in paths[:number]):
+            raise ValueError(f"{path} is named twice")
+        alike = sum(other.name == path.name for other in paths) > 1
+        found.sources.append(str(path) if alike else path.name)
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder: name the run store or the files in it")
         if not path.exists():
             raise ValueError(f"{path}: there is no such file")
         try:
@@ -133,7 +170,7 @@ def _read_store(path: Path, found: Contents, metric: str | None) -> None:
             found.environments += [(name, each) for each in study.environments()]
             data = str(study.settings.get("data", ""))
             if name.startswith(_SWEEP) and runs:
-                found.sweeps.append(_sweep(name.removeprefix(_SWEEP), data, runs, study.counts(), metric))
+                found.sweeps.append(sweep_of(name.removeprefix(_SWEEP), data, runs, metric))
             elif name.startswith(_TUNE):
                 found.searches += _searches(name.removeprefix(_TUNE), data, runs, study.settings.get("steps", 0))
     found.searches = [
@@ -141,26 +178,39 @@ def _read_store(path: Path, found: Contents, metric: str | None) -> None:
     ]
 
 
-def _sweep(experiment: str, data: str, runs: Sequence[Run], counts: Mapping[str, int], asked: str | None) -> Sweep:
+def sweep_of(experiment: str, data: str, runs: Sequence[Run], asked: str | None = None) -> Sweep:
+    """What runs of a study say; those with other multipliers are another experiment.
+
+    Args:
+        asked: the metric to judge by; None for the usual one.
+    """
     metric = METRICS[asked] if asked is not None else _default_metric(runs)
     groups: dict[tuple[Setting, str], list[Trial]] = {}
     for run in runs:
         trial = Trial.from_json(run.spec)
-        groups.setdefault((Setting.of(trial), _tuned_text(trial)), []).append(trial)
-    several = {setting for setting, _ in groups if sum(other == setting for other, _ in groups) > 1}
-    outcomes, settings, bases = {}, {}, {}
-    for number, ((setting, _), trials) in enumerate(groups.items(), 1):
+        groups.setdefault((Setting.of(trial), _multipliers(trial)), []).append(trial)
+    swept = []
+    for (setting, words), trials in groups.items():
         found = transfers(runs, metric, trials)
         if setting in found:
-            # Runs with other multipliers are another experiment.
-            name = f"{setting} · multipliers {number}" if setting in several else str(setting)
-            outcomes[name], settings[name], bases[name] = found[setting], setting, trials[0].base_width
-    return Sweep(experiment, data, outcomes, settings, counts, bases)
+            alone = sum(other == setting for other, _ in groups) == 1
+            base, plain = trials[0].base_width, words == _multipliers(replace(_ONE, base_width=trials[0].base_width))
+            swept.append(Swept(setting, found[setting], base, "" if alone else words, plain and base is not None))
+    counts = dict.fromkeys(STATUSES, 0)
+    for run in runs:
+        counts[run.status] += 1
+    return Sweep(experiment, data, swept, counts)
 
 
-def _tuned_text(trial: Trial) -> str:
-    known = Tuned(1.0, trial.init_mult, dict(trial.lr_mult), trial.aggregation_mult, trial.base_width)
-    return json.dumps(vars(known), sort_keys=True)
+_ONE = Trial("II", "mssp", "sgd", 16, 0, 1.0)
+
+
+def _multipliers(trial: Trial) -> str:
+    """In words: those that are not one."""
+    known = {**grids.point_of(trial), "aggregation": trial.aggregation_mult}
+    others = [f"{name} {value:g}" for name, value in known.items() if value != 1]
+    start = [] if trial.base_width is None else [f"plain from N = {trial.base_width}"]
+    return ", ".join([*start, *others]) or "all multipliers 1"
 
 
 def _default_metric(runs: Sequence[Run]) -> Metric:
@@ -205,7 +255,8 @@ def _read_document(path: Path, found: Contents) -> None:
 
 
 def _read_check(path: Path, document: Mapping[str, Any], found: Contents) -> None:
-    found.checks.append(Checked(Check.from_json(document), str(document.get("data", ""))))
+    check, data = Check.from_json(document), str(document.get("data", ""))
+    found.checks.append(Checked(check, data, document.get("active"), document.get("base_width")))
 
 
 def _read_limit(path: Path, document: Mapping[str, Any], found: Contents) -> None:

@@ -34,7 +34,7 @@ from mssp.sweep.transfer import Metric, Outcome, Transfer, WidthSummary
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_PANELS = 12
+PANELS = 12  # of a figure at most
 _BLANK = "#efefef"
 _ON_BRIGHT = "#1A1A1A"  # ink on a bright cell, which is bright on dark ground too; written so that it is told from ink
 # Each scheme's colour and marker; MSSP and μP are far apart in lightness too.
@@ -363,8 +363,8 @@ def _plane_traces(
 
 
 def _metric_of(panels: Mapping[str, Outcome]) -> Metric:
-    if not 1 <= len(panels) <= _PANELS:
-        raise ValueError(f"a figure has 1 to {_PANELS} panels, got {len(panels)}")
+    if not 1 <= len(panels) <= PANELS:
+        raise ValueError(f"a figure has 1 to {PANELS} panels, got {len(panels)}")
     for key, transfer in panels.items():
         if not transfer.summaries:
             raise ValueError(f"there are no scores for {key!r}: nothing to draw")

@@ -6,16 +6,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mssp.coordcheck.judgement import WIDEST
 from mssp.coordcheck.result import Check
-from mssp.coordcheck.text import judged_of
+from mssp.coordcheck.text import judged_of, vague_of
 from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
-from mssp.report.contents import Contents
+from mssp.report.contents import Checked, Contents
 from mssp.report.page import Cell, Row, Table
-from mssp.sweep.learning_rates import Setting
 from mssp.sweep.transfer import Outcome
 
-HEADER = ("", "sizes", "implemented right", "stable", "best lr", "wider is better", "lr at the widest")
+HEADER = ("setting", "sizes", "implemented right", "stable", "best lr", "wider is better", "lr at the widest")
 _NOT_LOOKED_AT = "—"
+_VAGUE = 1 / 3  # of what is judged: if so much is hardly known, nothing is said for sure
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Finding:
     """One setting: its sweep, its check, or both.
 
     Args:
-        more: what else tells it apart: routing, readout, multipliers; mostly nothing.
+        more: what else tells it apart: routing, readout, multipliers, that it is recorded; mostly nothing.
     """
 
     scheme: str
@@ -52,31 +53,25 @@ class Finding:
 
     @property
     def row(self) -> Row:
-        cells: list[str | Cell] = [self.name, self._sizes()]
-        if self.check is None:
-            cells += [_NOT_LOOKED_AT, _NOT_LOOKED_AT]
-        else:
-            cells.append(Cell("yes", "good") if self.check.passed else Cell("no", "bad"))
-            cells.append(Cell("yes", "good") if self.check.stable else Cell("no", "bad"))
+        sizes = self.check.sizes if self.outcome is None and self.check is not None else ()
+        if self.outcome is not None:
+            sizes = tuple(each.width for each in self.outcome.summaries)
+        symbol = "L" if self.check is not None and self.check.axis == "depth" else "N"
+        checked = [Cell(_NOT_LOOKED_AT)] * 2 if self.check is None else [implemented(self.check), stable(self.check)]
+        cells: list[str | Cell] = [self.name, f"{symbol} {min(sizes)} to {max(sizes)}", *checked]
         if self.outcome is None:
             return Row([*cells, _NOT_LOOKED_AT, _NOT_LOOKED_AT, _NOT_LOOKED_AT], self.tags)
         word = self.outcome.drift_verdict
-        drift = "" if math.isnan(self.outcome.drift.value) else f" {self.outcome.drift.text(2)}"
+        drift = "" if word == "unclear" else f" {self.outcome.drift.text(2)}"
         cells.append(Cell(f"{word}{drift}", _DRIFT[word]))
         cells.append(Cell(self.outcome.wider_is_better, _TREND[self.outcome.wider_is_better]))
         at_edge = self.outcome.summaries[-1].at_edge
         return Row([*cells, Cell(lr_at_the_widest(self.outcome), "unsure" if at_edge else "")], self.tags)
 
-    def _sizes(self) -> str:
-        symbol = "L" if self.check is not None and self.check.axis == "depth" else "N"
-        sizes = {*(self.check.sizes if self.check else ())} | {
-            each.width for each in (self.outcome.summaries if self.outcome else ())
-        }
-        return f"{symbol} {min(sizes)} to {max(sizes)}"
-
 
 _DRIFT = {"stays": "good", "drifts up": "bad", "drifts down": "bad", "unclear": "unsure"}
-_TREND = {"yes": "good", "no": "bad", "stalls": "bad", "unclear": "unsure"}
+# That no gain can be shown is no proof that there is none.
+_TREND = {"yes": "good", "no": "bad", "stalls": "unsure", "unclear": "unsure"}
 
 
 def tags(regime: str | None, optimizer: str, data: str) -> dict[str, str]:
@@ -86,41 +81,60 @@ def tags(regime: str | None, optimizer: str, data: str) -> dict[str, str]:
 
 
 def findings(contents: Contents) -> list[Finding]:
-    """Sweeps in their order, each with the check of its setting, and then the checks that are left."""
+    """Sweeps in their order, each with the check of the same models; checks of others; and what was recorded."""
     found = []
-    checks = list(contents.checks)
-    for name, outcome, setting, data in _sweeps(contents):
-        more = name.removeprefix(f"Regime {setting.regime} · {setting.scheme} · {setting.optimizer}").strip(" ·")
-        mine = next(
-            (
-                each
-                for each in checks
-                if (each.check.scheme, each.check.regime, each.check.optimizer, each.check.axis)
-                == (setting.scheme, setting.regime, setting.optimizer, "width")
-                and each.data in ("", data)
-            ),
-            None,
-        )
-        if mine is not None:
-            checks.remove(mine)
-        check = None if mine is None else mine.check
-        found.append(Finding(setting.scheme, setting.regime, setting.optimizer, data, more, outcome, check))
-    for each in checks:
-        check = each.check
-        more = "over depth" if check.axis == "depth" else ""
-        found.append(Finding(check.scheme, check.regime or "", check.optimizer, each.data, more, None, check))
+    used: list[Checked] = []
+    for sweep in contents.sweeps:
+        for each in sweep.swept:
+            mine = next((checked for checked in contents.checks if checked.is_of(each, sweep.data)), None)
+            used += [] if mine is None else [mine]
+            check = None if mine is None else mine.check
+            setting = each.setting
+            more = " · ".join(filter(None, (setting.details, each.multipliers)))
+            found.append(
+                Finding(setting.scheme, setting.regime, setting.optimizer, sweep.data, more, each.outcome, check)
+            )
+    for checked in contents.checks:
+        if not any(checked is other for other in used):
+            check, more = checked.check, _details(checked)
+            found.append(Finding(check.scheme, check.regime or "", check.optimizer, checked.data, more, None, check))
+    for kept in contents.recorded:
+        data = kept.experiment.partition(",")[0]
+        for setting, outcome in kept.outcomes.items():
+            more = " · ".join(filter(None, (setting.details, "recorded")))
+            found.append(Finding(setting.scheme, setting.regime, setting.optimizer, data, more, outcome))
     return found
 
 
-def _sweeps(contents: Contents) -> Iterator[tuple[str, Outcome, Setting, str]]:
-    for sweep in contents.sweeps:
-        for name, outcome in sweep.outcomes.items():
-            yield name, outcome, sweep.settings[name], sweep.data
+def _details(checked: Checked) -> str:
+    check = checked.check
+    readout = "" if check.readout == "zero" else f"readout {check.readout}"
+    active = "" if checked.active is None else f"{checked.active} of 8 active"
+    return " · ".join(filter(None, (active, readout, "over depth" if check.axis == "depth" else "")))
 
 
 def overview(found: list[Finding]) -> Table:
     caption = "Best lr: doublings of the best learning rate per doubling of N, with its 95 % interval."
     return Table(HEADER, [each.row for each in found], "overview", caption)
+
+
+def implemented(check: Check) -> Cell:
+    """Whether it behaves as the theory says of its scheme, as far as that is known."""
+    judged, vague = len(judged_of(check)), len(vague_of(check))
+    if not judged:
+        return Cell(_NOT_LOOKED_AT)
+    if not check.passed:
+        return Cell("no", "bad")
+    return Cell("yes", "good") if vague <= _VAGUE * judged else Cell(f"{vague} of {judged} unclear", "unsure")
+
+
+def stable(check: Check) -> Cell:
+    judged, vague = len(judged_of(check)), len(vague_of(check))
+    if not judged:
+        return Cell(_NOT_LOOKED_AT)
+    if not check.stable:
+        return Cell("no", "bad")
+    return Cell("yes", "good") if vague <= _VAGUE * judged else Cell("unclear", "unsure")
 
 
 def lr_at_the_widest(outcome: Outcome) -> str:
@@ -139,10 +153,14 @@ def lr_at_the_widest(outcome: Outcome) -> str:
 def _told_by_check(check: Check | None) -> Iterator[str]:
     if check is None:
         return
-    judged = judged_of(check)
+    judged, vague = judged_of(check), len(vague_of(check))
     right = sum(each.verdict == "ok" for each in judged)
+    if not judged:
+        yield "nothing is predicted of what was measured."
+        return
     if check.passed:
-        yield f"implemented right (all {right} predicted quantities scale as the theory says of it)"
+        known = f", of which {vague} are known to no better than ±{WIDEST:g}" if vague else ""
+        yield f"implemented right (all {right} predicted quantities scale as the theory says of it{known})"
     else:
         cause = f": {check.causes[0].text}" if check.causes else ""
         yield f"not as the theory says of it ({len(judged) - right} of {len(judged)} quantities are off{cause})"
@@ -150,34 +168,43 @@ def _told_by_check(check: Check | None) -> Iterator[str]:
 
 
 def _what_changes(check: Check) -> str:
-    """The plainest of what is not stable, with its exponent."""
-    unstable = {name: each.judged for name, each in check.quantities.items() if not each.stable}
+    """The plainest of what is not stable, with its exponent after the last update."""
+    unstable = {name: each.exponents[-1] for name, each in check.quantities.items() if not each.stable}
     for name in ("aggregate/init", *unstable):
         exponent = unstable.get(name)
         if exponent is not None:
             symbol = "L" if check.axis == "depth" else "N"
-            return f": {name} goes as {symbol}^({exponent.text(2)})"
-    return ""
+            return f": after {check.steps} updates {name} goes as {symbol}^({exponent.text(2)})"
+    return f": {', '.join(list(unstable)[:3])}"
 
 
 def _told_by_sweep(outcome: Outcome | None) -> Iterator[str]:
     if outcome is None:
         return
     first, last = outcome.summaries[0], outcome.summaries[-1]
+    if not math.isfinite(first.best.value) or not math.isfinite(last.best.value):
+        lost = first if not math.isfinite(first.best.value) else last
+        yield f"At N = {lost.width} all runs diverged: use smaller learning rates."
+        return
     why = outcome.why_unclear or f"{outcome.drift.text(2)} doublings per doubling of N"
-    yield f"The best learning rate {_IS[outcome.drift_verdict]} ({why})."
+    yield f"The best learning rate {_IS.get(outcome.drift_verdict, outcome.drift_verdict)} ({why})."
     digits = 3 if outcome.metric.higher_is_better else 4
     yield (
         f"Wider is better: {outcome.wider_is_better}, {first.best.text(digits)} at N = {first.width} and "
         f"{last.best.text(digits)} at N = {last.width} ({outcome.metric.label})."
     )
-    yield f"At N = {last.width} use lr {lr_at_the_widest(outcome)}; {_regret(outcome, digits)}."
+    yield f"At N = {last.width} use lr {lr_at_the_widest(outcome)}; {regret(outcome, digits)}."
 
 
-_IS = {"stays": "stays", "drifts up": "drifts up", "drifts down": "drifts down", "unclear": "may or may not stay"}
+_IS = {"unclear": "may or may not stay"}
 
 
-def _regret(outcome: Outcome, digits: int) -> str:
+def regret(outcome: Outcome, digits: int) -> str:
+    """What the narrowest model's best learning rate costs at the widest."""
     first, last = outcome.summaries[0], outcome.summaries[-1]
     carried = f"the best one of N = {first.width}"
-    return f"{carried} diverges" if math.isinf(last.regret.value) else f"{carried} loses {last.regret.text(digits)}"
+    if math.isinf(last.regret.value):
+        return f"{carried} diverges there"
+    if math.isnan(last.regret.value):
+        return f"{carried} was not tried there"
+    return f"{carried} loses {last.regret.text(digits)}"

@@ -101,11 +101,13 @@ class Words:
     """A paragraph. What stands in `backticks` is code, here and in all other texts."""
 
     text: str
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Bullets:
     items: Sequence[str]
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class Folded:
 
     summary: str
     blocks: Sequence[Block]
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -253,16 +256,16 @@ def _block(block: Block) -> str:
             return _chart(block)
         case Table():
             return _table(block)
-        case Words(text):
-            return f"<p>{_inline(text)}</p>"
-        case Bullets(items):
-            return "<ul>\n" + "\n".join(f"<li>{_inline(item)}</li>" for item in items) + "\n</ul>"
+        case Words(text, tags):
+            return f"<p{_tags(tags)}>{_inline(text)}</p>"
+        case Bullets(items, tags):
+            return f"<ul{_tags(tags)}>\n" + "\n".join(f"<li>{_inline(item)}</li>" for item in items) + "\n</ul>"
         case Command(text):
             button = '<button type="button" class="copy needs-script">Copy</button>'
             return f'<div class="command"><pre tabindex="0"><code>{escape(text)}</code></pre>{button}</div>'
-        case Folded(summary, blocks):
+        case Folded(summary, blocks, tags):
             inner = "\n".join(map(_block, blocks))
-            return f'<details class="folded"><summary>{_inline(summary)}</summary>\n{inner}\n</details>'
+            return f'<details class="folded"{_tags(tags)}><summary>{_inline(summary)}</summary>\n{inner}\n</details>'
 
 
 def _chart(chart: Chart, alone: bool = False) -> str:

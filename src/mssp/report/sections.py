@@ -10,9 +10,9 @@ from mssp.coordcheck import text as check_text
 from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
 from mssp.report.agreement_figures import agreement_figure
 from mssp.report.check_figures import exponents_figure, router_figure, sizes_figure
-from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep
+from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep, Swept
 from mssp.report.dmft_figures import overlay_figure
-from mssp.report.figures import heatmaps, scaling_figure, transfer_figure
+from mssp.report.figures import PANELS, heatmaps, scaling_figure, transfer_figure
 from mssp.report.findings import findings, overview, tags
 from mssp.report.page import Block, Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page
 from mssp.sweep import grids, transfer_text
@@ -22,6 +22,7 @@ from mssp.sweep.transfer import Outcome
 
 _TERMS = ("init", "propagating", "effective", "cross")  # of the sum over experts
 _VERDICTS = {"ok": "good", "off": "bad"}
+Tags = Mapping[str, str]
 
 
 def report(contents: Contents, title: str) -> str:
@@ -49,7 +50,7 @@ def summary(contents: Contents) -> list[Block]:
     found = findings(contents)
     blocks: list[Block] = [Words(note) for note in _unfinished(contents.sweeps)]
     if found:
-        blocks += [overview(found), Bullets([each.sentence for each in found])]
+        blocks += [overview(found), *(Bullets([each.sentence], each.tags) for each in found)]
     return blocks or [Words("There is no sweep and no check among what was read, and so no verdict.")]
 
 
@@ -87,87 +88,89 @@ def sections(contents: Contents) -> list[Section]:
 
 def _transfer_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
     blocks: list[Block] = []
-    for number, sweep in enumerate(sweeps, 1):
-        for (regime, optimizer), names in _alike(sweep.settings).items():
-            panels = {name: sweep.outcomes[name] for name in names}
-            label = f"Regime {regime} · {OPTIMIZER_NAMES[optimizer]}"
-            figure = transfer_figure(panels, f"{label}: scores over the learning rate ({sweep.experiment})")
-            name = f"transfer-{number}-{_slug(label)}"
-            blocks.append(Chart(figure, name, tags(regime, optimizer, sweep.data)))
-            blocks += _same_start(sweep, names)
-            blocks.append(_widths_table(f"{name}-table", panels, sweep.settings, sweep.data))
+    for sweep, group, label, name in _groups(sweeps):
+        which = tags(group[0].setting.regime, group[0].setting.optimizer, sweep.data)
+        panels = {each.name: each.outcome for each in group}
+        figure = transfer_figure(panels, f"{label}: scores over the learning rate ({sweep.experiment})")
+        blocks.append(Chart(figure, f"transfer-{name}", which))
+        if _start_is_shared(group):
+            blocks.append(Words(_SHARED_START.format(width=group[0].base_width), which))
+        rows = [(each.setting, each.multipliers, each.outcome) for each in group]
+        blocks.append(_widths_table(f"transfer-{name}-table", rows, which))
     return blocks
-
-
-def _alike(settings: Mapping[str, Setting]) -> dict[tuple[str, str], list[str]]:
-    """Names of settings that stand in one figure: those of one regime and optimizer."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for name, setting in settings.items():
-        found.setdefault((setting.regime, setting.optimizer), []).append(name)
-    return found
-
-
-def _same_start(sweep: Sweep, names: Sequence[str]) -> list[Block]:
-    bases = {sweep.base_widths.get(name) for name in names} - {None}
-    if not bases:
-        return []
-    width = ", ".join(map(str, sorted(each for each in bases if each is not None)))
-    return [
-        Words(
-            f"All schemes grow from one plain model of N = {width}: initial weights of standard deviation "
-            "fan_in^(−1/2), a zero readout, one learning rate for everything. There they are the same model, but for "
-            "what a scheme ties or starts at zero; what each makes of it as it grows is what differs."
-        )
-    ]
-
-
-def _widths_table(name: str, panels: Mapping[str, Outcome], settings: Mapping[str, Setting], data: str) -> Table:
-    rows = []
-    header: list[str] = []
-    for key, outcome in panels.items():
-        head, *body = transfer_text.cells(outcome)
-        header = ["scheme", *head]
-        setting = settings[key]
-        rows += [
-            Row([SCHEME_NAMES[setting.scheme], *cells], tags(setting.regime, setting.optimizer, data)) for cells in body
-        ]
-    return Table(header, rows, name, "Means over seeds with 95 % intervals; regret is what the narrowest's lr loses.")
 
 
 def _scaling_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
     blocks: list[Block] = []
-    for number, sweep in enumerate(sweeps, 1):
-        for (regime, optimizer), names in _alike(sweep.settings).items():
-            label = f"Regime {regime} · {OPTIMIZER_NAMES[optimizer]}"
-            figure = scaling_figure({name: sweep.outcomes[name] for name in names}, f"{label}: {sweep.experiment}")
-            chart = Chart(figure, f"scaling-{number}-{_slug(label)}", tags(regime, optimizer, sweep.data))
-            blocks.append(chart)
+    for sweep, group, label, name in _groups(sweeps):
+        figure = scaling_figure({each.name: each.outcome for each in group}, f"{label}: {sweep.experiment}")
+        which = tags(group[0].setting.regime, group[0].setting.optimizer, sweep.data)
+        blocks.append(Chart(figure, f"scaling-{name}", which))
     return blocks
+
+
+def _groups(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, list[Swept], str, str]]:
+    """What stands in one figure: a regime and an optimizer, with as many settings as fit; with its label and name."""
+    for number, sweep in enumerate(sweeps, 1):
+        found: dict[tuple[str, str], list[Swept]] = {}
+        for each in sweep.swept:
+            found.setdefault((each.setting.regime, each.setting.optimizer), []).append(each)
+        for (regime, optimizer), alike in found.items():
+            label = f"Regime {regime} · {OPTIMIZER_NAMES[optimizer]}"
+            for part, start in enumerate(range(0, len(alike), PANELS)):
+                more = f"-{part + 1}" if part else ""
+                yield sweep, alike[start : start + PANELS], label, f"{number}-{_slug(label)}{more}"
+
+
+_SHARED_START = (
+    "All schemes grow from one plain model of N = {width}: initial weights of standard deviation fan_in^(−1/2), a zero "
+    "readout, one learning rate for everything. There they are the same model, but for what a scheme ties or starts at "
+    "zero; what each makes of it as it grows is what differs."
+)
+
+
+def _start_is_shared(group: Sequence[Swept]) -> bool:
+    narrowest = min(summary.width for each in group for summary in each.outcome.summaries)
+    plain = all(each.plain and not each.setting.details for each in group)
+    return plain and len(group) > 1 and {each.base_width for each in group} == {narrowest}
+
+
+def _widths_table(name: str, outcomes: Iterable[tuple[Setting, str, Outcome]], which: Tags) -> Table:
+    rows = []
+    for setting, multipliers, outcome in outcomes:
+        label = " · ".join(filter(None, (SCHEME_NAMES[setting.scheme], setting.details, multipliers)))
+        _, *body = transfer_text.cells(outcome)
+        rows += [Row([label, *cells], which) for cells in body]
+    header = ["scheme", "N", "best lr", "log2 best lr", "best", "at the narrowest's lr", "regret", "largest stable lr"]
+    return Table(header, rows, name, "Means over seeds with 95 % intervals; regret is what the narrowest's lr loses.")
 
 
 def _recorded_blocks(sweeps: Sequence[RecordedSweep]) -> list[Block]:
     blocks: list[Block] = []
     for number, sweep in enumerate(sweeps, 1):
-        said = f" ({sweep.made})" if sweep.made else ""
-        blocks.append(Words(f"Not of this run: recorded on {sweep.experiment}{said}."))
         data = sweep.experiment.partition(",")[0]
-        settings = {str(setting): setting for setting in sweep.outcomes}
-        panels = {str(setting): outcome for setting, outcome in sweep.outcomes.items()}
-        for (regime, optimizer), names in _alike(settings).items():
-            label = f"Regime {regime} · {OPTIMIZER_NAMES[optimizer]}"
-            chosen = {name: panels[name] for name in names}
+        of = f"Not of this run: recorded on {sweep.experiment} ({sweep.made})."
+        blocks.append(Words(of if sweep.made else f"A sweep of which the outcome alone was kept: {sweep.experiment}."))
+        groups: dict[tuple[str, str], dict[Setting, Outcome]] = {}
+        for setting, outcome in sweep.outcomes.items():
+            groups.setdefault((setting.regime, setting.optimizer), {})[setting] = outcome
+        for (regime, optimizer), group in groups.items():
+            label, which = f"Regime {regime} · {OPTIMIZER_NAMES[optimizer]}", tags(regime, optimizer, data)
             name = f"recorded-{number}-{_slug(label)}"
-            figure = scaling_figure(chosen, f"Recorded: {label}, {sweep.experiment}")
-            blocks.append(Chart(figure, name, tags(regime, optimizer, data)))
-            blocks += [Bullets([_recorded_words(settings[key].scheme, outcome) for key, outcome in chosen.items()])]
-            blocks.append(Folded("Every width", [_widths_table(f"{name}-table", chosen, settings, data)]))
+            panels = {str(setting): outcome for setting, outcome in group.items()}
+            figure = scaling_figure(panels, f"Recorded: {label}, {sweep.experiment}")
+            blocks.append(Chart(figure, name, which))
+            blocks.append(Bullets([_recorded_words(setting, each) for setting, each in group.items()], which))
+            rows = [(setting, "", outcome) for setting, outcome in group.items()]
+            blocks.append(Folded("Every width", [_widths_table(f"{name}-table", rows, which)], which))
         blocks += [Command(sweep.command)] if sweep.command else []
     return blocks
 
 
-def _recorded_words(scheme: str, outcome: Outcome) -> str:
+def _recorded_words(setting: Setting, outcome: Outcome) -> str:
     drift, *trends = transfer_text.verdicts(outcome)
-    return f"{SCHEME_NAMES[scheme]}: {drift}; {'; '.join(trends)}."
+    name = " · ".join(filter(None, (SCHEME_NAMES[setting.scheme], setting.details)))
+    return f"{name}: {drift}; {'; '.join(trends)}."
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -198,20 +201,20 @@ def _check_blocks(checks: Sequence[Checked]) -> list[Block]:
         which = tags(each.check.regime, each.check.optimizer, each.data)
         blocks.append(Chart(exponents_figure(each.check), f"exponents-{number}", which))
         heading = check_text.heading(each.check)
-        blocks.append(Bullets([f"{heading}: {line.strip()}" for line in check_text.verdict_lines(each.check)]))
-        blocks.append(Folded(f"Every quantity of {heading}", [_quantities_table(each, f"quantities-{number}")]))
+        blocks.append(Bullets([f"{heading}: {line.strip()}" for line in check_text.verdict_lines(each.check)], which))
+        table = _quantities_table(each, f"quantities-{number}", which)
+        blocks.append(Folded(f"Every quantity of {heading}", [table], which))
     return blocks
 
 
-def _quantities_table(checked: Checked, name: str) -> Table:
-    header, by_section = check_text.table(checked.check)
-    which = tags(checked.check.regime, checked.check.optimizer, checked.data)
+def _quantities_table(checked: Checked, name: str, which: Tags) -> Table:
+    (_, *header), by_section = check_text.table(checked.check)
     body = []
     for cells in (cells for rows in by_section.values() for cells in rows):
         word, _, rest = cells[-1].partition(",")
         verdict = "bad" if rest else _VERDICTS.get(word, "")
         body.append(Row([*cells[:-1], Cell(cells[-1], verdict)], which))
-    return Table(header, body, name, "Sizes after the last update, and the exponent that is judged.")
+    return Table(["quantity", *header], body, name, "Sizes after the last update, and the exponent that is judged.")
 
 
 def _aggregation_blocks(checks: Sequence[Checked]) -> list[Block]:

@@ -37,9 +37,14 @@ class Setting:
     readout: str = "zero"
 
     def __str__(self) -> str:
-        routing = "" if self.active is None else f" · {self.active} of 8 active"
-        readout = "" if self.readout == "zero" else f" · readout {self.readout}"
-        return f"Regime {self.regime} · {self.scheme} · {self.optimizer}{routing}{readout}"
+        return " · ".join(filter(None, (f"Regime {self.regime}", self.scheme, self.optimizer, self.details)))
+
+    @property
+    def details(self) -> str:
+        """What is not as usual; mostly nothing."""
+        routing = "" if self.active is None else f"{self.active} of 8 active"
+        readout = "" if self.readout == "zero" else f"readout {self.readout}"
+        return " · ".join(filter(None, (routing, readout)))
 
     def trial(self, width: int, seed: int, lr: float) -> Trial:
         return Trial(
