@@ -124,8 +124,8 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no command given: use one of plan, explain"),
-        (["scale"], "unknown command 'scale': use one of plan, explain"),
+        ([], "no command given: use one of demo, plan, explain"),
+        (["scale"], "unknown command 'scale': use one of demo, plan, explain"),
         (["plan", *STEP, "--tarket.width", "3"], "--tarket.width, 3; perhaps you meant --target.width"),
         (["plan", *STEP, "--target.width", "12.5"], "--target.width: must be a positive whole number, got '12.5'"),
         (["plan", *STEP, "--target.width", "0"], "--target: width must be a positive whole number, got 0"),

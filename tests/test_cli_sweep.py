@@ -126,7 +126,10 @@ def test_data_from_a_file(capsys: pytest.CaptureFixture[str], elsewhere: Path) -
         (["--metric", "speed"], "unknown --metric 'speed': use one of train_top5"),
         (["--data", "mnist"], "mnist"),
         (["--data", "python"], "text"),
-        (["--multipliers", "none.json"], "--multipliers 'none.json' is no file, and none of tuned, ones, tinyimagenet"),
+        (
+            ["--multipliers", "none.json"],
+            "--multipliers 'none.json' is no file, and none of tuned, ones, plain, tinyimagenet",
+        ),
         (["--device", "tpu9"], "unknown device 'tpu9'"),
         (["--precision", "fp8"], "unknown --precision 'fp8': use one of float32, tf32"),
         (["--backend", "slurm"], "unknown --backend 'slurm': use local or ray"),

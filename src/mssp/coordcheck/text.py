@@ -33,8 +33,7 @@ def headings(check: Check) -> list[str]:
 def heading(check: Check) -> str:
     regime = f" · Regime {check.regime}" if check.regime else ""
     readout = "" if check.readout == "zero" else f" · readout {check.readout}"
-    depth = " · over depth" if check.axis == "depth" else ""
-    return f"{SCHEME_NAMES[check.scheme]}{regime} · {OPTIMIZER_NAMES[check.optimizer]}{readout}{depth}"
+    return f"{SCHEME_NAMES[check.scheme]}{regime} · {OPTIMIZER_NAMES[check.optimizer]}{readout}"
 
 
 def verdict_lines(check: Check) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mssp.coordcheck.result import Check
+from mssp.coordcheck.text import heading
 from mssp.dmft.overlay import Overlay
 from mssp.planning import Plan
 from mssp.sweep import grids, recorded
@@ -88,6 +89,13 @@ class Checked:
     data: str = ""
     active: int | None = None
     base_width: int | None = None
+
+    @property
+    def name(self) -> str:
+        """As ``MSSP · Regime II · SGD``, and what is not as usual."""
+        active = "" if self.active is None else f"{self.active} of 8 active"
+        depth = "over depth" if self.check.axis == "depth" else ""
+        return " · ".join(filter(None, (heading(self.check), active, depth)))
 
     def is_of(self, swept: Swept, data: str) -> bool:
         """Whether it is a check of the models that were swept."""

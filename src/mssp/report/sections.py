@@ -189,7 +189,7 @@ def _check_blocks(checks: Sequence[Checked]) -> list[Block]:
     groups: dict[tuple[str, str, str], dict[str, Checked]] = {}
     for each in checks:
         group = groups.setdefault((each.check.regime or "", each.check.optimizer, each.data), {})
-        name = check_text.heading(each.check)
+        name = each.name
         group[name if name not in group else f"{name} ({len(group) + 1})"] = each
     for number, ((regime, optimizer, data), group) in enumerate(groups.items(), 1):
         label = " · ".join(filter(None, (f"Regime {regime}" if regime else "", OPTIMIZER_NAMES[optimizer], data)))
@@ -200,7 +200,7 @@ def _check_blocks(checks: Sequence[Checked]) -> list[Block]:
     for number, each in enumerate(checks, 1):
         which = tags(each.check.regime, each.check.optimizer, each.data)
         blocks.append(Chart(exponents_figure(each.check), f"exponents-{number}", which))
-        heading = check_text.heading(each.check)
+        heading = each.name
         blocks.append(Bullets([f"{heading}: {line.strip()}" for line in check_text.verdict_lines(each.check)], which))
         table = _quantities_table(each, f"quantities-{number}", which)
         blocks.append(Folded(f"Every quantity of {heading}", [table], which))
