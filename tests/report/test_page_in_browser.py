@@ -426,8 +426,8 @@ def test_a_report_of_a_store_and_a_check(browser: Browser, tmp_path: Path) -> No
     assert stars == 6
     overview = opened.page.locator("#overview tbody tr").all_inner_texts()
     assert [row.split("\t")[0] for row in overview] == [
-        "μP · Regime II · SGD · spectra",
-        "MSSP · Regime II · SGD · spectra",
+        "μP · Regime II · SGD · spectra · N = 64 to 256",
+        "MSSP · Regime II · SGD · spectra · N = 64 to 256",
     ]
     assert opened.page.locator(".filters").count() == 0  # there is one of each
     assert opened.said == []

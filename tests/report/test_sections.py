@@ -98,8 +98,8 @@ def test_a_reader_of_the_summary_alone_knows_all_that_matters(tmp_path: Path) ->
     assert (mup.check, mssp_.check is not None) == (None, True)  # the check is of MSSP
     cells = [cell if isinstance(cell, str) else f"{cell.text}/{cell.verdict}" for cell in mssp_.row.cells]
     assert cells == [
-        "MSSP · Regime II · SGD · spectra", "N 64 to 256", "yes/good", "yes/good", "stays 0.00 ± 0.00/good", "yes/good",
-        "1 (95 %: 1 to 1)/",
+        "MSSP · Regime II · SGD · spectra · N = 64 to 256", "yes/good", "yes/good", "stays 0.00 ± 0.00/good",
+        "yes/good", "1 (1 to 1)/",
     ]  # fmt: skip
     assert mssp_.row.tags == {"regime": "II", "optimizer": "SGD", "data": "spectra"}
 

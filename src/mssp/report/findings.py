@@ -14,7 +14,7 @@ from mssp.report.contents import Checked, Contents
 from mssp.report.page import Cell, Row, Table
 from mssp.sweep.transfer import Outcome
 
-HEADER = ("setting", "sizes", "implemented right", "stable", "best lr", "wider is better", "lr at the widest")
+HEADER = ("setting", "implemented right", "stable", "best lr", "wider is better", "lr at the widest")
 _NOT_LOOKED_AT = "—"
 _VAGUE = 1 / 3  # of what is judged: if so much is hardly known, nothing is said for sure
 
@@ -58,7 +58,7 @@ class Finding:
             sizes = tuple(each.width for each in self.outcome.summaries)
         symbol = "L" if self.check is not None and self.check.axis == "depth" else "N"
         checked = [Cell(_NOT_LOOKED_AT)] * 2 if self.check is None else [implemented(self.check), stable(self.check)]
-        cells: list[str | Cell] = [self.name, f"{symbol} {min(sizes)} to {max(sizes)}", *checked]
+        cells: list[str | Cell] = [f"{self.name} · {symbol} = {min(sizes)} to {max(sizes)}", *checked]
         if self.outcome is None:
             return Row([*cells, _NOT_LOOKED_AT, _NOT_LOOKED_AT, _NOT_LOOKED_AT], self.tags)
         word = self.outcome.drift_verdict
@@ -66,7 +66,8 @@ class Finding:
         cells.append(Cell(f"{word}{drift}", _DRIFT[word]))
         cells.append(Cell(self.outcome.wider_is_better, _TREND[self.outcome.wider_is_better]))
         at_edge = self.outcome.summaries[-1].at_edge
-        return Row([*cells, Cell(lr_at_the_widest(self.outcome), "unsure" if at_edge else "")], self.tags)
+        lr = lr_at_the_widest(self.outcome).replace("95 %: ", "")  # which the caption says of all
+        return Row([*cells, Cell(lr, "unsure" if at_edge else "")], self.tags)
 
 
 _DRIFT = {"stays": "good", "drifts up": "bad", "drifts down": "bad", "unclear": "unsure"}
@@ -114,7 +115,7 @@ def _details(checked: Checked) -> str:
 
 
 def overview(found: list[Finding]) -> Table:
-    caption = "Best lr: doublings of the best learning rate per doubling of N, with its 95 % interval."
+    caption = "Best lr: doublings of the best learning rate per doubling of N. Intervals are those of 95 %."
     return Table(HEADER, [each.row for each in found], "overview", caption)
 
 
