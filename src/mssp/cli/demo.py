@@ -15,6 +15,7 @@ from mssp import __version__, plan_text
 from mssp.cli import flags, show
 from mssp.cli.run_flags import device_text
 from mssp.cli.stages import Advance, Stages, Steps
+from mssp.data.whole_files import write_whole
 from mssp.families import family
 from mssp.planning import plan
 from mssp.settings import PlanWarning
@@ -107,7 +108,7 @@ class DemoCommand:
             chosen = {key: each for key, each in recorded.outcomes.items() if key.regime == _REGIME}
             contents.recorded.append(replace(recorded, outcomes=chosen))
             title = "mssp demo: one small MoE, grown by μP and by MSSP"
-            _write(folder / "report.html", report(contents, title))
+            write_whole(folder / "report.html", report(contents, title))
         lines = list(_closing(folder, contents, [each for each in findings(contents) if each.check is not None]))
         print()
         show.lines(lines, emphasised=[lines[0]])
@@ -174,7 +175,7 @@ def _plan(path: Path) -> None:
     made = plan(target, base, lr=4e-3, weight_decay=0.1)
     heading = f"A plan, as for a Transformer: tuned at the base, carried to the target ({plan_text.title(made)})"
     show.lines([*plan_text.lines(made, heading), ""], emphasised=[heading])
-    _write(path, made.json())
+    write_whole(path, made.json())
 
 
 def _limit(path: Path, stages: Stages) -> None:
@@ -247,7 +248,7 @@ def _kept(
         return
     with stages.stage(title, units) as advance:
         found = make(advance) | {"made_with": environment(device_text("cpu")), "demo": asked}
-        _write(path, json.dumps(found, indent=1, ensure_ascii=False))
+        write_whole(path, json.dumps(found, indent=1, ensure_ascii=False))
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -256,13 +257,6 @@ def _document(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _write(path: Path, text: str) -> None:
-    from mssp.data.whole_files import replacing
-
-    with replacing(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
 
 
 # -- in ten lines ------------------------------------------------------------------------------------------------------

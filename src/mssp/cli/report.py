@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from mssp.cli import flags, show
+from mssp.data.whole_files import write_whole
 
 if TYPE_CHECKING:
     from mssp.report.contents import Contents
@@ -49,7 +50,7 @@ class ReportCommand:
         self._check(target)
         contents = read([Path(file) for file in self.files], self.metric)
         title = self.title or f"Report of {', '.join(contents.sources)}"
-        _write(target, report(contents, title))
+        write_whole(target, report(contents, title))
         print(f"report in {target}")
         if self.figures is not None:
             count = write_figures(contents, Path(self.figures))
@@ -79,19 +80,12 @@ def write_figures(contents: Contents, folder: Path) -> int:
     from mssp.report.saving import one_browser, save
     from mssp.report.sections import charts, sections
 
-    folder.mkdir(exist_ok=True)
     found = list(charts(block for section in sections(contents) for block in section.blocks))
     with one_browser(), show.counting(len(found), "figures") as one_more:
+        folder.mkdir(exist_ok=True)
         for chart in found:
             for kind in _KINDS:
                 save(chart.figure, folder / f"{chart.name}{kind}")
-            _write(folder / f"{chart.name}.csv", csv_of(chart.figure))
+            write_whole(folder / f"{chart.name}.csv", csv_of(chart.figure))
             one_more()
     return len(found)
-
-
-def _write(path: Path, text: str) -> None:
-    from mssp.data.whole_files import replacing
-
-    with replacing(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")

@@ -26,3 +26,8 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    with replacing(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")

@@ -68,7 +68,9 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
 def one_browser() -> Iterator[None]:
     """Images that are made inside share a browser, which takes longer to start than to draw."""
     import kaleido
+    from plotly.graph_objects import Figure
 
+    _image(Figure(), "svg")  # where no browser runs this says so, and the server would wait for one for ever
     kaleido.start_sync_server(**_BROWSER, silence_warnings=True)
     try:
         yield
