@@ -93,9 +93,14 @@ class Checked:
     @property
     def name(self) -> str:
         """As ``MSSP · Regime II · SGD``, and what is not as usual."""
+        return " · ".join(filter(None, (heading(self.check), self.details)))
+
+    @property
+    def details(self) -> str:
+        """What is not as usual, beside what a check says of itself; mostly nothing."""
         active = "" if self.active is None else f"{self.active} of 8 active"
         depth = "over depth" if self.check.axis == "depth" else ""
-        return " · ".join(filter(None, (heading(self.check), active, depth)))
+        return " · ".join(filter(None, (active, depth)))
 
     def is_of(self, swept: Swept, data: str) -> bool:
         """Whether it is a check of the models that were swept."""

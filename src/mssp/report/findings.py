@@ -108,10 +108,8 @@ def findings(contents: Contents) -> list[Finding]:
 
 
 def _details(checked: Checked) -> str:
-    check = checked.check
-    readout = "" if check.readout == "zero" else f"readout {check.readout}"
-    active = "" if checked.active is None else f"{checked.active} of 8 active"
-    return " · ".join(filter(None, (active, readout, "over depth" if check.axis == "depth" else "")))
+    readout = "" if checked.check.readout == "zero" else f"readout {checked.check.readout}"
+    return " · ".join(filter(None, (readout, checked.details)))
 
 
 def overview(found: list[Finding]) -> Table:
