@@ -131,9 +131,12 @@ def _checked(optimizer: str) -> Any:
 
 
 def shortened(check: dict[str, Any]) -> dict[str, Any]:
-    """The JSON of a check with what holds after the last update, of every quantity, without names."""
-    quantities = {}
+    """The JSON of a check with what holds after the last update, of what is predicted."""
+    quantities: dict[str, Any] = {}
     for name, each in check["quantities"].items():
+        if each["verdict"] in ("zero", "unpredicted"):
+            quantities[name] = each["verdict"]
+            continue
         fitted = [each["exponents"][-1], each["ci"][-1], each["judged"] and each["judged"]["exponent"]]
         expected = [each["predicted"][-1], each["slack"][-1], each["source"], each["stable"], each["verdict"]]
         values = [values[-1] for values in each["values"].values()]
