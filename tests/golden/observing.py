@@ -21,6 +21,8 @@ EXACT = Tolerance(0.0)
 PLANNED = Tolerance(1e-9)
 # Exponents and intervals are fitted to few numbers that hardly differ, and take an error many times larger.
 TRAINED = Tolerance(1e-4, 1e-8, fitted=2e-3, in_text=True)
+# Losses and limits are means over many examples, and hardly depend on the order of sums.
+AVERAGED = Tolerance(1e-5, 1e-8, fitted=2e-3, in_text=True)
 # Of a standard deviation from float32 entries whose sum is added in any order.
 DRAWN = Tolerance(1e-6, 1e-8)
 

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(_ROOT), str(_ROOT / "src")]
+if __name__ == "__main__":
+    sys.path[:0] = [str(_ROOT), str(_ROOT / "src")]
 
 from tests.golden.cases import CASES, FILES, file_of, kept_names, kept_or_none, make_store, observe, path_of  # noqa: E402
 from tests.golden.comparing import differences, pretty  # noqa: E402
