@@ -7,7 +7,8 @@ import functools
 import pytest
 import torch
 
-from bench_planted import FILES, NOTICED, Mistake, Reference, contradicted, experiments, mistakes, planted
+from tests.dmft.agreement import NOTICED, Reference, contradicted, experiments
+from tests.planted.equations import SITES, TERMS, found, planted, regimes_of, site_of
 
 CPU = torch.device("cpu")
 SAMPLES, NETWORKS = 12_000, 240
@@ -15,39 +16,39 @@ REGIMES = ("I", "II", "III")
 # Terms of the router are small beside those of the experts: it takes a million samples to notice some of them doubled
 # (./dev bench planted), and these are the others.
 SEEN_WITH_FEW_SAMPLES = [
-    ("regime_one", "iota"),
-    ("regime_one", "run.learned('router', phi1.past)"),
-    ("regime_one", "var['expert_in'] / M * a1.past"),
-    ("regime_one", "run.learned('expert_in', phi1.past)"),
-    ("regime_one", "var['expert_out'] / M * self.output_kernel.matrix"),
-    ("regime_one", "var['expert_out'] * a3"),
-    ("regime_one", "var['expert_out'] / (iota * M) * readout.response_past"),
-    ("regime_one", "run.learned('expert_out', readout.gradient_past)"),
-    ("regime_one", "var['expert_in'] * iota / M * self.gradient_kernel.so_far"),
-    ("regime_one", "var['expert_in'] * iota * b2"),
-    ("regime_one", "run.learned('router', self.router_kernel.so_far)"),
-    ("regime_two", "units"),
-    ("regime_two", "run.learned('router', phi1.past)"),
-    ("regime_two", "var['expert_in'] / kappa * a1.past"),
-    ("regime_two", "var['expert_out'] * self.output_kernel.matrix"),
-    ("regime_two", "kappa * var['expert_out'] * a3"),
-    ("regime_two", "kappa * var['expert_out'] / units * readout.gradient_so_far"),
-    ("regime_two", "var['expert_out'] / units * readout.response_past"),
-    ("regime_two", "run.learned('expert_out', readout.gradient_past)"),
-    ("regime_two", "var['expert_in'] * g2_kernel"),
-    ("regime_two", "var['expert_in'] * units * b2"),
-    ("regime_three", "iota"),
-    ("regime_three", "var['router'] * phi1.so_far"),
-    ("regime_three", "tied * var['expert_in'] * a1.past"),
-    ("regime_three", "run.learned('expert_in', phi1.past)"),
-    ("regime_three", "tied * var['expert_out'] * self._shared_outputs.matrix"),
-    ("regime_three", "var['expert_out'] * a3"),
-    ("regime_three", "tied * var['expert_out'] / iota * readout.response_past"),
-    ("regime_three", "run.learned('expert_out', readout.gradient_past)"),
-    ("regime_three", "iota * run.learned('expert_in', self.gradient_kernel.so_far)"),
-    ("features", "memory"),
-    ("features", "noise"),
-    ("readout", "self._run.constants.rate['readout'] * self._run.errors_now"),
+    "regime_one: r number of units",
+    "regime_one: psi learned router",
+    "regime_one: h2 response expert_in",
+    "regime_one: h2 learned expert_in",
+    "regime_one: K3 noise expert_out",
+    "regime_one: M3 response expert_out",
+    "regime_one: z response expert_out",
+    "regime_one: z learned expert_out",
+    "regime_one: K1 noise expert_in",
+    "regime_one: D response expert_in",
+    "regime_one: D learned router",
+    "regime_two: r number of units",
+    "regime_two: psi learned router",
+    "regime_two: h2 response expert_in",
+    "regime_two: K3 noise expert_out",
+    "regime_two: M3 response expert_out",
+    "regime_two: z noise expert_out",
+    "regime_two: z response expert_out",
+    "regime_two: z learned expert_out",
+    "regime_two: K1 noise expert_in",
+    "regime_two: D response expert_in",
+    "regime_three: r number of units",
+    "regime_three: psi noise router",
+    "regime_three: chi response expert_in",
+    "regime_three: h2 learned expert_in",
+    "regime_three: K3 noise expert_out",
+    "regime_three: M3 response expert_out",
+    "regime_three: zeta response expert_out",
+    "regime_three: z learned expert_out",
+    "regime_three: D learned expert_in",
+    "features: z1 memory",
+    "features: z1 noise",
+    "readout: v learned readout",
 ]
 
 
@@ -67,19 +68,30 @@ def test_mssp_and_mup_agree_with_networks_and_with_themselves(regime: str) -> No
     assert max(scores(regime)) < 2.5
 
 
-@pytest.mark.parametrize(("file", "term"), SEEN_WITH_FEW_SAMPLES, ids=lambda value: value.replace(" ", ""))
-def test_twice_a_term_is_noticed(file: str, term: str) -> None:
-    (mistake,) = [each for each in mistakes(file) if each.text == term]
-    with planted(mistake):
-        assert max(scores(mistake.regimes[-1])) > NOTICED
+@pytest.mark.parametrize("term", SEEN_WITH_FEW_SAMPLES)
+def test_twice_a_term_is_noticed(term: str) -> None:
+    with planted(term):
+        assert max(scores(regimes_of(term)[-1])) > NOTICED
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_every_term_of_an_equation_has_one_name(site: str) -> None:
+    named = [place for name, place in TERMS.items() if site_of(name) == site]
+    assert sorted(named) == sorted(found(site))
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_a_term_that_says_its_layer_of_experts_is_named_after_it(name: str) -> None:
+    """Terms that change places in the source would change names, which their numbers alone do not notice."""
+    text = found(site_of(name))[TERMS[name]]
+    assert {role for role in ("router", "expert_in", "expert_out") if role in text} <= {name.rsplit(maxsplit=1)[-1]}
 
 
 def test_planted_mistakes_are_in_every_file_of_equations_and_are_taken_out_again() -> None:
-    found = {file: mistakes(file) for file in FILES}
-    assert {file: len(each) for file, each in found.items()} == {
+    assert {site: len(found(site)) for site in SITES} == {
         "regime_one": 17, "regime_two": 19, "regime_three": 19, "features": 4, "readout": 1,
     }  # fmt: skip
     before = scores("I")
-    with planted(Mistake("readout", 0, "")):
+    with planted("readout: v learned readout"):
         assert scores("I") != before
     assert scores("I") == before
