@@ -2,9 +2,10 @@
 
     ./dev bench check [--widths 64 128 256 512] [--device auto] [--regimes I II III] [--repeats 20]
 
-Every mistake is a single wrong power of the width: in an initial scale, a learning rate, an eps, the aggregation
-factor, or experts tied where they should not be, or not tied where they should. A check that fails has caught it; its
-first named cause should be the planted one. The right settings are checked ``repeats`` times, each with three seeds.
+Every mistake is a single wrong power of the width (tests/planted/powers.py): in an initial scale, a learning rate, an
+eps, the aggregation factor, or experts tied where they should not be, or not tied where they should. A check that fails
+has caught it; its first named cause should be the planted one. The right settings are checked ``repeats`` times, each
+with three seeds.
 """
 
 from __future__ import annotations
@@ -13,85 +14,23 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
-from mssp.coordcheck.mlp_runs import Run, Sizes, calm, check_mlps, measured, theory_of
+from mssp.coordcheck.mlp_runs import Run, check_mlps, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
-from mssp.data.dataset import Dataset
-from mssp.families import TUNED_WIDTH
 from mssp.plan_text import markdown_table
-from mssp.planning import Plan
 from mssp.replicas import Feed, MLPProgram, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
 from mssp.sweep.execution import pick_device
 from mssp.sweep.learning_rates import Setting
-from mssp.tuned import tuned
+from tests.coordcheck.tuned_runs import runs_of
+from tests.planted.powers import Mistake
 
 SEEDS, STEPS, BATCH = 3, 20, 100
-Prepare = Callable[[Lockstep], None]
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """One wrong power of the width; ``role`` is empty for the aggregation factor and for tied experts."""
-
-    what: str  # rate, weights, eps, aggregation, experts
-    role: str
-    power: float
-    regime: str
-    optimizer: str
-
-    def __str__(self) -> str:
-        who = f" of {self.role}" if self.role else ""
-        how = "" if self.what == "experts" else f" × N^{self.power:g}"
-        return f"{self.what}{who}{how}"
-
-    def planted(self, runs: Mapping[int, Run]) -> dict[int, Run]:
-        """The runs with the mistake in their plans, where a plan can hold it."""
-        return {size: Run(run.config, self._changed(run.plan, size)) for size, run in runs.items()}
-
-    def _changed(self, plan: Plan, size: int) -> Plan:
-        factor = (size / TUNED_WIDTH) ** self.power
-        if self.what == "rate":
-            return replace(plan, lr_mult={**plan.lr_mult, self.role: plan.lr_mult.get(self.role, 1.0) * factor})
-        if self.what == "weights":
-            every = plan.init_mult.get("all", 1.0)
-            return replace(plan, init_mult={"all": every, self.role: every * factor})
-        if self.what == "aggregation":
-            return replace(plan, aggregation_mult=plan.aggregation_mult * factor)
-        return plan
-
-    def prepare(self, lockstep: Lockstep) -> None:
-        """What no plan can say: eps by role, and ties."""
-        if self.what == "eps":
-            width = lockstep.replicas[0].plan.target.width
-            for name, rates in lockstep.rates.items():
-                if name.endswith(_ENDINGS[self.role]):
-                    rates.eps.mul_((width / TUNED_WIDTH) ** self.power)
-        if self.what == "experts":
-            for name, parameter in lockstep.parameters.items():
-                if name.endswith(("w_in", "w_out")):
-                    _tie_or_untie(parameter, tie=lockstep.replicas[0].plan.regime != "III")
-
-
 _TOLD = ("weights", "rate", "eps", "aggregation", "experts")
-_ENDINGS = {"expert_in": "w_in", "expert_out": "w_out", "router": "router", "embedding": "embedding"}
-
-
-def _tie_or_untie(parameter: torch.Tensor, tie: bool) -> None:
-    """[R, M, ...]: every expert the first one, or each one's units in an order of its own."""
-    for expert in range(1, parameter.shape[1]):
-        if tie:
-            parameter[:, expert] = parameter[:, 0]
-        else:
-            generator = torch.Generator().manual_seed(expert)
-            for axis in (1, 2):
-                order = torch.randperm(parameter.shape[axis + 1], generator=generator).to(parameter.device)
-                parameter[:, expert] = parameter[:, expert].index_select(axis, order)
 
 
 def mistakes(regimes: list[str]) -> list[Mistake]:
@@ -109,11 +48,6 @@ def mistakes(regimes: list[str]) -> list[Mistake]:
         global_eps = {"I": ("expert_in", 1.0), "II": ("expert_out", 2.0), "III": ("expert_in", 2.0)}[regime]
         found += [Mistake("eps", *global_eps, regime, "adam"), Mistake("eps", "router", 0.5, regime, "adam")]
     return found
-
-
-def runs_of(setting: Setting, widths: tuple[int, ...], data: Dataset) -> dict[int, Run]:
-    found = tuned("clusters", setting.optimizer, setting.regime, setting.scheme)
-    return Sizes(widths).runs(setting, calm(found, setting.optimizer), data)
 
 
 def checked(mistake: Mistake, widths: tuple[int, ...], feed: Feed) -> Check:

@@ -14,27 +14,11 @@ from typing import Any
 import torch
 
 from mssp.plan_text import markdown_table
+from tests.adam_trajectory import trajectory
 
-STEPS, SIZE, EPS = 50, 4096, 1e-8
 TOLERANCE = 0.01
 SHRINK = [2.0**-power for power in range(0, 130, 2)]
 GRADIENTS_AT_BASE = (1e-2, 1e-4, 1e-6)
-
-
-def trajectory(
-    factor: float, gradient: float, scaled: bool, dtype: torch.dtype, device: str, **options: Any
-) -> torch.Tensor:
-    """The parameter after all steps, from gradients that are ``factor`` times those at the base."""
-    weight = torch.zeros(SIZE, dtype=dtype, device=device, requires_grad=True)
-    optimizer = torch.optim.Adam([weight], lr=1e-3, eps=EPS if scaled else EPS * factor, **options)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(STEPS):
-        drawn = torch.randn(SIZE, generator=generator, dtype=torch.float64) * gradient * factor
-        weight.grad = drawn.to(dtype).to(device)  # what the backward pass hands over
-        if scaled:
-            weight.grad.mul_(1 / factor)
-        optimizer.step()
-    return weight.detach().double().cpu()
 
 
 def smallest_factor(gradient: float, scaled: bool, device: str, **options: Any) -> float | None:

@@ -12,8 +12,7 @@ import argparse
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,59 +20,35 @@ import transformers
 from torch import Tensor, nn
 
 import mssp
-from mssp.data.text import Tokens, python_source
 from mssp.nn.path_timing import milliseconds
 from mssp.sweep.transfer import Metric, Score, Transfer
 from mssp.sweep.transfer_text import cells, verdicts
+from tests.coordcheck.hugging_face_models import (
+    CUDA,
+    DEVICE,
+    LENGTH,
+    VOCABULARY,
+    as_it_comes,
+    config,
+    one_rate,
+    windows,
+)
 
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
-VOCABULARY = 256
 FAMILIES = ("olmoe", "mixtral", "qwen3_moe")
 CHECK_WIDTHS = (64, 128, 256, 512, 1024) if CUDA else (32, 64, 128)
 CHECK_STEPS, CHECK_SEEDS = (10, 4) if CUDA else (3, 2)
 TRANSFER_WIDTHS = (128, 256, 512) if CUDA else (32, 64)
 TRANSFER_STEPS, SEEDS = (150, 2) if CUDA else (6, 2)
-BATCH, LENGTH = (32, 128) if CUDA else (4, 32)
+BATCH = 32 if CUDA else 4
 RATES = [2.0**k for k in range(-11, -4)] if CUDA else [2.0**-9, 2.0**-8, 2.0**-7]
 SETUPS = ("MSSP", "as it comes")
 LAST = 30  # steps whose mean loss counts
-
-
-def config(family: str, regime: str, width: int, depth: int = 2) -> Any:
-    """Heads of 16, experts as the regime says, half of them active."""
-    experts, expert_width = {"II": (width // 8, 16), "III": (max(width // 16, 4), width // 2)}[regime]
-    sizes = {
-        "hidden_size": width,
-        "num_hidden_layers": depth,
-        "num_attention_heads": width // 16,
-        "num_key_value_heads": max(width // 32, 1),
-        "vocab_size": VOCABULARY,
-        "num_experts_per_tok": experts // 2,
-        "max_position_embeddings": LENGTH,
-    }
-    if family == "mixtral":
-        return transformers.MixtralConfig(**sizes, num_local_experts=experts, intermediate_size=expert_width)
-    if family == "olmoe":
-        return transformers.OlmoeConfig(**sizes, num_experts=experts, intermediate_size=expert_width)
-    sizes |= {"num_experts": experts, "moe_intermediate_size": expert_width, "head_dim": 16, "norm_topk_prob": True}
-    return transformers.Qwen3MoeConfig(**sizes)
 
 
 def built(family: str, regime: str, width: int, base: int) -> nn.Module:
     model: nn.Module = transformers.AutoModelForCausalLM.from_config(config(family, regime, width)).to(DEVICE)
     mssp.hf.adapt(model, base=config(family, regime, base))
     return model
-
-
-@cache
-def text() -> Tokens:
-    return python_source()
-
-
-def windows(steps: int, seed: int, batch: int = BATCH) -> Iterator[Tensor]:
-    for window in text().windows("train", seed=seed, batch=batch, length=LENGTH - 1, steps=steps):
-        yield torch.tensor(window).long().to(DEVICE)
 
 
 def check(regimes: list[str]) -> None:
@@ -97,19 +72,6 @@ def check(regimes: list[str]) -> None:
                 verdict = "pass" if found.passed else f"FAIL, {len(found.off)} off ({off} …)"
                 stable = "stable" if found.stable else "not stable"
                 print(f"{family} {regime} {name}: {verdict}; {stable}; {time.perf_counter() - start:.0f} s", flush=True)
-
-
-def as_it_comes(model: nn.Module, plan: mssp.Plan, seed: int) -> None:
-    torch.manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        if "norm" in name:
-            nn.init.ones_(parameter)
-        else:
-            nn.init.normal_(parameter, std=0.02)
-
-
-def one_rate(lr: float) -> Callable[[nn.Module, mssp.Plan], torch.optim.Optimizer]:
-    return lambda model, plan: torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
 
 
 def transfer(regimes: list[str]) -> None:
@@ -146,7 +108,7 @@ def trained(regime: str, name: str, width: int, lr: float, seed: int) -> tuple[f
         as_it_comes(model, mssp.plan(*shapes, regime=regime, lr=lr), seed)
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0, fused=CUDA)
     losses = []
-    for step, window in enumerate(windows(TRANSFER_STEPS, seed)):
+    for step, window in enumerate(windows(TRANSFER_STEPS, seed, BATCH)):
         warm = min(1.0, (step + 1) / (0.1 * TRANSFER_STEPS))
         for group in optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * warm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import mssp
-from bench_gradients import DEPTHS, MARGIN, WIDTHS, exponents, family
+from tests.gradient_scales import DEPTHS, MARGIN, WIDTHS, exponents, family
 
 SEEDS, STEPS = 3, 10
 

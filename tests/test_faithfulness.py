@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bench_faithfulness import trajectory
+from tests.adam_trajectory import trajectory
 
 
 def distance(factor: float, scaled: bool) -> float:

@@ -13,7 +13,7 @@ from mssp.coordcheck.result import Check
 
 transformers = pytest.importorskip("transformers")
 
-from bench_hugging_face import as_it_comes, config, one_rate, windows  # noqa: E402 # which imports transformers
+from tests.coordcheck.hugging_face_models import as_it_comes, config, one_rate, windows  # noqa: E402 # which imports it
 
 STEPS, LR = 4, 1e-3
 WIDTHS = (64, 128, 256)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
-from bench_check import Mistake, _tie_or_untie, runs_of
 from mssp.coordcheck.mlp_runs import Run, Sizes, check_mlps, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
@@ -15,6 +14,8 @@ from mssp.replicas import Feed, Schedule
 from mssp.replicas.lockstep import Lockstep
 from mssp.sweep.learning_rates import Setting
 from mssp.tuned import Tuned
+from tests.coordcheck.tuned_runs import runs_of
+from tests.planted.powers import Mistake, tie_or_untie
 
 SMALL = (32, 64, 128)
 
@@ -120,7 +121,7 @@ def test_the_fix_of_regime_ii_is_wrong_in_iii(feed: Feed) -> None:
 def tie(lockstep: Lockstep) -> None:
     for name, parameter in lockstep.parameters.items():
         if name.endswith(("w_in", "w_out")):
-            _tie_or_untie(parameter, tie=True)
+            tie_or_untie(parameter, tie=True)
 
 
 def test_the_fix_of_regime_iii_is_not_enough_in_ii(feed: Feed) -> None:
