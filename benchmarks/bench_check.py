@@ -24,7 +24,6 @@ from mssp.data import load
 from mssp.plan_text import markdown_table
 from mssp.replicas import Feed, MLPProgram, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
-from mssp.sweep.execution import pick_device
 from mssp.sweep.learning_rates import Setting
 from tests.coordcheck.tuned_runs import runs_of
 from tests.planted.powers import Mistake

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 
 import mssp
-from mssp.plan_text import markdown_table
+from mssp._tables import markdown_table
 from mssp.rules import ROLES
 from tests.gradient_scales import DEPTHS, MARGIN, STUDENT, WIDTHS, exponents, family
 

@@ -14,7 +14,7 @@ import statistics
 import torch
 
 import mssp
-from mssp.plan_text import markdown_table
+from mssp._tables import markdown_table
 
 WIDTHS = {"II": (128, 256, 512, 1024), "III": (64, 128, 256, 512)}
 SEEDS = 100

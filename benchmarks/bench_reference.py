@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import sys
 
+from mssp._environment import pick_device
+from mssp._estimates import mean_of
+from mssp._tables import markdown_table
 from mssp.data import load
 from mssp.families import TUNED_WIDTH
-from mssp.plan_text import markdown_table
 from mssp.replicas import Feed, Schedule
-from mssp.statistics import mean_of
-from mssp.sweep.execution import Job, pick_device, train_trials
+from mssp.sweep.execution import Job, train_trials
 from mssp.sweep.learning_rates import Setting
 from mssp.sweep.store import Result
 from mssp.sweep.trial import Trial

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 import mssp
+from mssp._tables import markdown_table
 from mssp.data.dataset import Dataset, Split
 from mssp.nn import MLPConfig, MLPMoE
-from mssp.plan_text import markdown_table
 from mssp.replicas import Feed, Lockstep, MLPProgram, Replica, Schedule, train
 
 SMALL = MLPConfig(inputs=64, outputs=100, width=64, expert_width=16, experts=4)

@@ -13,13 +13,14 @@ import tempfile
 import time
 from statistics import fmean
 
+from mssp._environment import pick_device
+from mssp._estimates import mean_of
+from mssp._tables import markdown_table
 from mssp.data import load
 from mssp.families import TUNED_WIDTH
-from mssp.plan_text import markdown_table
 from mssp.replicas import Schedule
-from mssp.statistics import mean_of
 from mssp.sweep.evaluation import Evaluator
-from mssp.sweep.execution import Job, Local, pick_device
+from mssp.sweep.execution import Job, Local
 from mssp.sweep.progress import Quiet
 from mssp.sweep.store import Store
 from mssp.sweep.trial import Trial

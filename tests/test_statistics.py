@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mssp.statistics import Estimate, cdf, mean_of, p_greater, quantile, slope_of
+from mssp._estimates import Estimate, cdf, mean_of, p_greater, quantile, slope_of
 
 
 @pytest.mark.parametrize(

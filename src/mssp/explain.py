@@ -6,7 +6,8 @@ import json
 import textwrap
 from dataclasses import dataclass
 
-from mssp.plan_text import SCHEME_NAMES, align, markdown_table
+from mssp._tables import align, markdown_table
+from mssp.plan_text import SCHEME_NAMES
 from mssp.power import Power
 from mssp.reasons import REASONS, SCHEME_NOTES
 from mssp.rules import BIASES, GAINS, REGIME_FREE, REGIMES, Rule, check_cell, check_names, rule

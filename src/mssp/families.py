@@ -9,8 +9,9 @@ At N = 128 the three have eight experts each, and there their hyperparameters ar
 
 from __future__ import annotations
 
+from mssp._numbers import positive_int
 from mssp.rules import REGIMES
-from mssp.shape import Shape, positive_int
+from mssp.shape import Shape
 
 TUNED_WIDTH = 128
 _EXPERTS = 8  # at the tuned width

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mssp._numbers import positive_int
 from mssp.rules import BIASES, GAINS, ROLES
-from mssp.shape import positive_int
 
 _AXES = re.compile(r"\((\d+) (in|out)\)|\((in|out) (\d+)\)|(in|out|vocab)")
 OWN: Literal["own"] = "own"

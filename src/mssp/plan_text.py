@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mssp import plan_json
+from mssp._tables import align, markdown_table, number
 from mssp.power import Power
 from mssp.rules import BIASES, GAINS, Rule
 from mssp.shape import SYMBOLS
@@ -24,15 +25,6 @@ SCHEME_NAMES = {
     "jiang": "Jiang et al.",
 }
 OPTIMIZER_NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
-
-
-def number(value: float) -> str:
-    """Four significant digits, without noise.
-
-    >>> number(0.0005), number(1 / 3), number(1e-13)
-    ('0.0005', '0.3333', '1e-13')
-    """
-    return f"{value:.4g}"
 
 
 def title(plan: Plan) -> str:
@@ -97,26 +89,6 @@ def markdown(plan: Plan) -> str:
     lines += markdown_table(columns(plan), list(rows(plan)))
     lines += ["", *(f"> **warning:** {warning}" for warning in plan.warnings)] if plan.warnings else []
     return "\n".join(lines)
-
-
-def markdown_table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return lines + ["| " + " | ".join(" ".join(cell.split()) for cell in row) + " |" for row in body]
-
-
-def align(table: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side, a rule under the header; within a cell, what follows a tab lines up too."""
-    columns = [_aligned_cells(column) for column in zip(*table, strict=True)]
-    widths = [max(map(len, column)) for column in columns]
-    rows = zip(*columns, strict=True)
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]
-
-
-def _aligned_cells(column: Sequence[str]) -> list[str]:
-    first = max((len(cell.partition("\t")[0]) for cell in column if "\t" in cell), default=0)
-    parts = [cell.partition("\t") for cell in column]
-    return [f"{head:<{first}} {tail}" if tab else head for head, tab, tail in parts]
 
 
 @dataclass(frozen=True)

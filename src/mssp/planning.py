@@ -16,7 +16,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
-from mssp import plan_json, plan_text, settings
+from mssp import _numbers, plan_json, plan_text, settings
 from mssp.fans import Dims, ParameterSides, check_fits, own_dims, with_fans
 from mssp.power import Power
 from mssp.regime import infer, outside_theory
@@ -162,10 +162,10 @@ class Plan:
         """The same plan with other tuned values, in a quarter of the time: a search makes thousands."""
         return replace(
             self,
-            lr=settings.positive("lr", lr),
+            lr=_numbers.positive("lr", lr),
             lr_mult=settings.by_role("lr_mult", lr_mult, ROLES),
             init_mult=settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
-            aggregation_mult=settings.positive("aggregation_mult", aggregation_mult),
+            aggregation_mult=_numbers.positive("aggregation_mult", aggregation_mult),
         )
 
     def json(self) -> str:
@@ -248,16 +248,16 @@ def plan(
         scheme=scheme,
         optimizer=optimizer,
         regime=regime,
-        lr=settings.positive("lr", lr),
-        eps=settings.positive("eps", eps) if eps is not None else None if optimizer == "sgd" else DEFAULT_EPS,
-        weight_decay=settings.positive_or_zero("weight_decay", weight_decay),
+        lr=_numbers.positive("lr", lr),
+        eps=_numbers.positive("eps", eps) if eps is not None else None if optimizer == "sgd" else DEFAULT_EPS,
+        weight_decay=_numbers.positive_or_zero("weight_decay", weight_decay),
         readout=readout,
         as_printed=as_printed,
         grad_scale=grad_scale,
         lr_mult=settings.by_role("lr_mult", lr_mult, ROLES),
         init_mult=settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
         init_std=settings.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES)),
-        aggregation_mult=settings.positive("aggregation_mult", aggregation_mult),
+        aggregation_mult=_numbers.positive("aggregation_mult", aggregation_mult),
         recipe=recipe,
         tuned_with=tuned_with,
     )

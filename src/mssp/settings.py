@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from mssp._numbers import positive, positive_int, positive_or_zero
 from mssp.rules import BIASES, GAINS, ROLES
-from mssp.shape import Shape, positive_int
+from mssp.shape import Shape
 
 if TYPE_CHECKING:
     from mssp.planning import Plan
@@ -89,20 +88,6 @@ def recipes(recipe: Recipe | None, tuned_with: Recipe | None) -> tuple[Recipe, R
     return now, now if tuned_with is None else tuned_with
 
 
-def positive(name: str, given: float) -> float:
-    number = _finite(given)
-    if number is None or number <= 0:
-        raise ValueError(f"{name} must be a positive number, got {given!r}")
-    return number
-
-
-def positive_or_zero(name: str, given: float) -> float:
-    number = _finite(given)
-    if number is None or number < 0:
-        raise ValueError(f"{name} must be a number of at least 0, got {given!r}")
-    return number
-
-
 def by_role(name: str, given: float | Mapping[str, float] | None, allowed: tuple[str, ...]) -> Mapping[str, float]:
     """A setting per role, checked; a bare number means every weight."""
     if given is None:
@@ -127,14 +112,3 @@ def changes(tuned_with: Recipe, recipe: Recipe) -> list[str]:
         for name in before
         if None not in (before[name], after[name]) and before[name] != after[name]
     ]
-
-
-def _finite(given: object) -> float | None:
-    """A real number as a float, None for anything else."""
-    if not isinstance(given, Real) or isinstance(given, bool):
-        return None
-    try:
-        number = float(given)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None

@@ -14,19 +14,16 @@ D        ``inputs``        --inputs        size of a dense input (d_in in the pa
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, SupportsIndex
+from typing import Any
 
+from mssp._numbers import positive_int
 from mssp.model_config import sizes_of
 
 SYMBOLS = {"N": "width", "N_e": "expert_width", "M": "experts", "K": "active", "L": "depth", "D": "inputs"}
 # The two sides of the matrix at hand, for rules that follow a matrix rather than the model.
 FANS = ("fan_in", "fan_out")
-
-# Every product of sizes and their inverses stays far inside the range of floats.
-_LARGEST = 2**53
 
 
 @dataclass(frozen=True)
@@ -78,15 +75,3 @@ class Shape:
 
     def __repr__(self) -> str:
         return f"Shape({', '.join(f'{symbol}={size:.0f}' for symbol, size in self.dims.items())})"
-
-
-def positive_int(name: str, given: SupportsIndex) -> int:
-    """The number, if it is a positive whole one; a ValueError that names it otherwise."""
-    try:
-        size = operator.index(given)
-    except TypeError:
-        size = 0
-    if not 0 < size <= _LARGEST or isinstance(given, bool):
-        shown = repr(given) if size <= _LARGEST else f"one of {len(str(size))} digits"
-        raise ValueError(f"{name} must be a positive whole number, got {shown}")
-    return size

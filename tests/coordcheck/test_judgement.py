@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mssp._estimates import Estimate
 from mssp.coordcheck.judgement import Quantity, judged_quantities
 from mssp.coordcheck.series import Numbers
-from mssp.statistics import Estimate
 from mssp.theory.expected import Theory
 from mssp.theory.propagation import Exponent
 from tests.coordcheck.synthetic import SIZES, SPREAD, law, plans, series, theory

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from mssp._estimates import Estimate
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Numbers
 from mssp.coordcheck.text import heading, headings, lines, verdict_lines
-from mssp.statistics import Estimate
 from mssp.theory.expected import Theory
 from tests.coordcheck.synthetic import law, plans, series, theory
 

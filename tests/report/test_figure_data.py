@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from mssp._estimates import Estimate
 from mssp.report.canvas import Canvas, band_trace, line_trace
 from mssp.report.figure_data import csv_of
 from mssp.report.figures import heatmaps, transfer_figure
-from mssp.statistics import Estimate
 from tests.report.samples import FIGURES, SETTINGS
 from tests.report.test_figures import transfer, with_loss_of
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import mssp
+from mssp._estimates import Estimate
 from mssp.dmft import compare, example, solve, text
 from mssp.dmft.overlay import Overlay
 from mssp.report.contents import Contents, read
 from mssp.report.findings import Finding, findings, implemented, lr_at_the_widest, stable
 from mssp.report.page import Cell, Chart
 from mssp.report.sections import charts, report, sections, summary
-from mssp.statistics import Estimate
 from mssp.sweep import transfer_text
 from mssp.sweep.learning_rates import METRICS, Setting
 from mssp.sweep.store import NewRun, Result, Store

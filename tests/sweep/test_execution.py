@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+from mssp._environment import pick_device
 from mssp.data import load
 from mssp.data.clusters import clusters
 from mssp.replicas import Schedule
-from mssp.sweep.execution import Job, Local, committing, pick_device, plan_chunks
+from mssp.sweep.execution import Job, Local, committing, plan_chunks
 from mssp.sweep.progress import Quiet
 from mssp.sweep.store import Run, Store
 from mssp.sweep.trial import Trial, in_chunks

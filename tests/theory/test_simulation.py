@@ -11,8 +11,8 @@ import pytest
 
 import mssp
 from mssp import Plan, PlanWarning
+from mssp._estimates import Estimate
 from mssp.families import family
-from mssp.statistics import Estimate
 from mssp.theory import simulation
 from mssp.theory.propagation import Case, tabulated
 from mssp.theory.simulation import for_open_questions, simulated

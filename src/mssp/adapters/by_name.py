@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mssp._tables import align, markdown_table, number
 from mssp.adapters.configs import config_of, on_meta
 from mssp.adapters.forward_factors import BY_PLAN, FromPlan
 from mssp.adapters.names import Place, for_all_blocks
@@ -17,7 +18,7 @@ from mssp.description import described_parameters
 from mssp.model_config import RENORMALISED_NOTE
 from mssp.param_info import OWN, ParamInfo
 from mssp.plan_json import document
-from mssp.plan_text import align, facts, markdown_table, number, title
+from mssp.plan_text import facts, title
 from mssp.planning import Plan
 from mssp.rules import BIASES, GAINS
 from mssp.values import Values

@@ -23,9 +23,9 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from mssp import plan_json
+from mssp._files import replacing
 from mssp.adapters.reading_back import Samples, differing, read_again, samples_of
 from mssp.apply import check_schedule, inner_optimizer, optimizer_for, same_values, verify
-from mssp.data.whole_files import replacing
 from mssp.description import DescribesItself, described_parameters, unwrapped
 from mssp.planning import Plan
 from mssp.rules import BIASES, GAINS

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from mssp import __version__
+from mssp._environment import __version__
 from mssp.cli.check import CheckCommand
 from mssp.cli.demo import DemoCommand
 from mssp.cli.dispatch import DispatchCommand

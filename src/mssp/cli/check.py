@@ -7,12 +7,13 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mssp._environment import device_text
+from mssp._numbers import positive, positive_int
 from mssp.cli import flags, show
-from mssp.cli.run_flags import device_text, multipliers
+from mssp.cli.run_flags import multipliers
 from mssp.families import TUNED_WIDTH, family
 from mssp.rules import REGIMES, check_cell, check_names
-from mssp.settings import READOUTS, positive
-from mssp.shape import positive_int
+from mssp.settings import READOUTS
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +84,7 @@ class CheckCommand:
     """write the paper's evaluation figure: losses, features, router, and all exponents"""
 
     def run(self) -> int:
-        from mssp.sweep.execution import pick_device
+        from mssp._environment import pick_device
 
         self._check_names()
         sizes = self._sizes()
@@ -155,8 +156,8 @@ class CheckCommand:
         return replace(found, lr=default if self.lr is None else positive("--lr", self.lr))
 
     def _show(self, found: Check, tuned: Tuned) -> None:
+        from mssp._environment import environment
         from mssp.coordcheck import numerics, text
-        from mssp.sweep.owner import environment
 
         if self.json:
             made = {

@@ -11,15 +11,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mssp import __version__, plan_text
+from mssp import plan_text
+from mssp._environment import __version__, device_text
+from mssp._files import write_whole
+from mssp._numbers import positive_int
 from mssp.cli import flags, show
-from mssp.cli.run_flags import device_text
 from mssp.cli.stages import Advance, Stages, Steps
-from mssp.data.whole_files import write_whole
 from mssp.families import family
 from mssp.planning import plan
 from mssp.settings import PlanWarning
-from mssp.shape import Shape, positive_int
+from mssp.shape import Shape
 from mssp.tuned import Tuned, tuned
 
 if TYPE_CHECKING:
@@ -141,10 +142,11 @@ class DemoCommand:
         _kept(path, settings, stages, title, len(self.widths) * _CHECK_STEPS, make)
 
     def _sweep(self, path: Path, stages: Stages) -> Sweep:
+        from mssp._environment import pick_device
         from mssp.data import load
         from mssp.replicas import Schedule
         from mssp.report.contents import sweep_of
-        from mssp.sweep.execution import Job, Local, carry_out, pick_device
+        from mssp.sweep.execution import Job, Local, carry_out
         from mssp.sweep.learning_rates import LearningRates, trials
         from mssp.sweep.store import Store
 
@@ -240,7 +242,7 @@ def _kept(
     make: Callable[[Advance], dict[str, Any]],
 ) -> None:
     """A result in a file: made where it is not there, or is of other settings or another version."""
-    from mssp.sweep.owner import environment
+    from mssp._environment import environment
 
     asked = json.loads(json.dumps({"mssp": __version__, **settings}))
     if _document(path).get("demo") == asked:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mssp._environment import device_text
+from mssp._numbers import positive, positive_int
 from mssp.cli import flags, show
-from mssp.cli.run_flags import device_text
 from mssp.rules import REGIMES, check_cell, check_names
-from mssp.settings import READOUTS, positive
-from mssp.shape import Shape, positive_int
+from mssp.settings import READOUTS
+from mssp.shape import Shape
 
 if TYPE_CHECKING:
     from mssp.dmft import Comparison, Experiment, Solution
@@ -79,10 +80,10 @@ class DmftCommand:
     """write a figure: .html, or .svg, .pdf, .png"""
 
     def run(self) -> int:
+        from mssp._environment import pick_device
         from mssp.dmft import compare, solve
         from mssp.dmft.comparison import networks
         from mssp.dmft.solution import SAMPLES, SOLVES
-        from mssp.sweep.execution import pick_device
 
         experiment = self._experiment()
         for width in self.compare:
@@ -157,9 +158,9 @@ class DmftCommand:
         return replace(SMALLEST[regime], **said)
 
     def _show(self, solution: Solution, comparison: Comparison | None) -> int:
+        from mssp._environment import environment
         from mssp.dmft import text
         from mssp.dmft.overlay import Overlay
-        from mssp.sweep.owner import environment
 
         if self.json:
             curves = Overlay.of(solution, comparison).json()

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import tyro
 
+from mssp._files import replacing
 from mssp.adapters.exports import export
 from mssp.adapters.exports.sizes import Sizes
 from mssp.cli import flags
-from mssp.data.whole_files import replacing
 
 
 @dataclass

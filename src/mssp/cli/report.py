@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from mssp._files import write_whole
 from mssp.cli import flags, show
-from mssp.data.whole_files import write_whole
 
 if TYPE_CHECKING:
     from mssp.report.contents import Contents

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
+from mssp._environment import device_text
+from mssp._numbers import positive_int
 from mssp.cli import flags
 from mssp.planning import Plan
-from mssp.shape import positive_int
 from mssp.tuned import Tuned, data_with_tuned_multipliers, tuned
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class RunFlags:
         return Job(load(self.data or "clusters"), schedule, self.precision or "", keep_curves)
 
     def runner(self) -> Backend:
-        from mssp.sweep.execution import Local, pick_device
+        from mssp._environment import pick_device
+        from mssp.sweep.execution import Local
 
         if self.backend == "local":
             return Local(pick_device(self.device or "auto"))
@@ -118,16 +120,6 @@ class RunFlags:
             except KeyboardInterrupt:
                 print(f"mssp: stopped: what is finished is in {path}, the same command goes on", file=sys.stderr)
                 raise
-
-
-def device_text(device: str) -> str:
-    """What runs are computed with, in a few words."""
-    import torch
-
-    from mssp.sweep.execution import pick_device
-
-    picked = pick_device(device)
-    return torch.cuda.get_device_name(picked) if picked.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
 
 
 def multipliers(

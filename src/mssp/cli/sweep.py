@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from mssp._numbers import positive_int
 from mssp.cli import flags, show
 from mssp.cli.run_flags import RunFlags, multipliers
 from mssp.rules import REGIMES, check_cell, check_names
-from mssp.shape import positive_int
 
 if TYPE_CHECKING:
     from mssp.sweep.learning_rates import Setting

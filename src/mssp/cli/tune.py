@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mssp._files import replacing
+from mssp._numbers import positive_int
 from mssp.cli import flags, show
 from mssp.cli.run_flags import RunFlags, multipliers
-from mssp.data.whole_files import replacing
 from mssp.families import family
 from mssp.planning import Plan
 from mssp.rules import check_cell, check_names
 from mssp.settings import Recipe
-from mssp.shape import positive_int
 
 if TYPE_CHECKING:
     from mssp.sweep.learning_rates import Setting

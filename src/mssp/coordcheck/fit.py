@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mssp._estimates import Estimate, mean_of, quantile
 from mssp.coordcheck.series import Numbers
-from mssp.statistics import Estimate, mean_of, quantile
 
 _LEAST_FOR_BEND = 4  # with three, a line with a bend meets every point
 

@@ -18,9 +18,9 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from mssp._estimates import Estimate
 from mssp.coordcheck.fit import bent_estimate, estimate
 from mssp.coordcheck.series import Numbers, Series
-from mssp.statistics import Estimate
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent, slack, stable_exponent
 

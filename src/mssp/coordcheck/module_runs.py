@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mssp._numbers import positive_int
 from mssp.apply import initialize as initialize_by_plan
 from mssp.apply import optimizer_for
 from mssp.coordcheck.result import Check
@@ -19,7 +20,7 @@ from mssp.measure.modules import Described, Entries, ModuleProbe, own_loss
 from mssp.measure.moe_layers import moe_layers
 from mssp.planning import Plan
 from mssp.regime import infer
-from mssp.shape import Shape, positive_int
+from mssp.shape import Shape
 from mssp.theory.expected import Theory
 
 Loss = Callable[[nn.Module, Any], Tensor]

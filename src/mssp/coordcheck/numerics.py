@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from mssp._estimates import finite
+from mssp._tables import align, number
 from mssp.coordcheck.result import Check
-from mssp.plan_text import align, number
-from mssp.statistics import finite
 
 # The smallest number with all its digits, and the smallest at all.
 _FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from mssp._estimates import Estimate, finite
 from mssp.coordcheck.causes import Cause, causes, divergence, with_reasons
 from mssp.coordcheck.judgement import Quantity, judged_quantities
 from mssp.coordcheck.series import Series
+from mssp.coordcheck.text import lines
 from mssp.rules import OPTIMIZERS, SCHEMES
-from mssp.statistics import Estimate, finite
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent
 
@@ -74,8 +75,6 @@ class Check:
         return not self.off
 
     def __str__(self) -> str:
-        from mssp.coordcheck.text import lines  # which draws a Check, and so stands after it
-
         return "\n".join(lines(self))
 
     @property

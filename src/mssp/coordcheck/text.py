@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from mssp._tables import align, number
 from mssp.coordcheck.judgement import WIDEST, Quantity
-from mssp.coordcheck.result import Check
-from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES, align, number
+from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
+
+if TYPE_CHECKING:
+    from mssp.coordcheck.result import Check
 
 # Which kinds of quantities stand together, under which heading, in the order in which one reads them.
 _SECTIONS = {

@@ -8,12 +8,15 @@ Arrays are numpy's, nothing here imports torch, and exports are lazy.
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mssp._lazy import lazy_exports
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from mssp.data.dataset import Dataset, Split, subset
     from mssp.data.images import from_folder, from_npz, save_npz
@@ -24,7 +27,6 @@ _HOMES = {
     "images": ("from_folder", "from_npz", "save_npz"),
     "text": ("Tokens", "from_text_file", "python_source"),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 # Which function, of which module, makes the dataset of that name.
 _MAKERS = {"clusters": "clusters", "spectra": "spectra", "tinyimagenet": "downloads", "cifar10": "downloads"}
@@ -47,15 +49,13 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
             :func:`mssp.data.downloads.tinyimagenet`, :func:`mssp.data.downloads.cifar10`, :func:`from_npz` or
             :func:`from_folder`.
     """
-    from mssp.data.arguments import check_options
-
     name = str(name_or_path)
     if name in _MAKERS:
         make: Callable[..., Dataset] = getattr(import_module(f"mssp.data.{_MAKERS[name]}"), name)
-        check_options(name, make, options)
+        _check_options(name, make, options)
         return make(**options)
     read = _reader(name)
-    check_options(name, read, options)
+    _check_options(name, read, options)
     return read(Path(name), **options)
 
 
@@ -81,11 +81,13 @@ def _reader(name: str) -> Callable[..., Dataset]:
     )
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'mssp.data' has no attribute {name!r}")
-    return getattr(import_module(f"mssp.data.{_HOME_OF[name]}"), name)
+def _check_options(name: str, function: Callable[..., object], options: Mapping[str, Any]) -> None:
+    """Whether a function takes these options; its positional-only arguments are not options."""
+    parameters = inspect.signature(function).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{name} has no option {option!r}: it takes {', '.join(known)}")
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

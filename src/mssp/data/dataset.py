@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mssp.data.arguments import whole
+from mssp._numbers import whole
 from mssp.data.streams import order, single_pass
 
 PARTS = ("train", "validation")

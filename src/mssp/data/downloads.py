@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mssp.data.arguments import whole
+from mssp._files import replacing
+from mssp._numbers import whole
 from mssp.data.dataset import Dataset, Split
 from mssp.data.image_files import ZippedFiles, arranged, pillow_image
 from mssp.data.images import IMAGENET_MEAN, IMAGENET_STD, from_npz, of_images, save_npz
-from mssp.data.whole_files import replacing
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mssp.data.arguments import file_at
+from mssp._files import file_at, replacing
 from mssp.data.dataset import PARTS, Dataset, Split
 from mssp.data.image_files import Arrangement, Files, FolderFiles, arranged, decoded
-from mssp.data.whole_files import replacing
 
 # What is customary for colour photographs, of ImageNet's or of any other set.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mssp.data.arguments import between, whole
+from mssp._numbers import between, whole
 from mssp.data.dataset import Dataset, Split
 from mssp.data.streams import normals
 

@@ -17,7 +17,7 @@ from typing import SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from mssp.data.arguments import whole
+from mssp._numbers import whole
 
 # Every other 16 of a word's 64 bits.
 _LANES = np.uint64(0x0000FFFF0000FFFF)

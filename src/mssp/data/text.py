@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mssp.data.arguments import between, file_at, whole
+from mssp._files import file_at
+from mssp._numbers import between, whole
 from mssp.data.dataset import PARTS, update_with_array
 from mssp.data.streams import single_pass
 

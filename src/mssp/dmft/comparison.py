@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from mssp._estimates import Estimate
+from mssp._numbers import positive_int
 from mssp.dmft.finite import trained
 from mssp.dmft.observables import MAIN, Array, Averaged, Observables, averaged, relative
 from mssp.dmft.solution import Solution
-from mssp.shape import positive_int
-from mssp.statistics import Estimate
 
 FALLS = -0.7  # an exponent of the bias that says: it falls about as 1/N
 _STEEPEST, _FINENESS = 4.0, 0.005

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from mssp._numbers import positive_int
 from mssp.dmft.constants import SCALES, constants
 from mssp.dmft.experiment import Array, Experiment
 from mssp.draws import normals
 from mssp.planning import Plan, plan
 from mssp.rules import REGIMES
 from mssp.settings import PlanWarning
-from mssp.shape import Shape, positive_int
+from mssp.shape import Shape
 
 DIMENSION = 8  # of the inputs
 LR = 0.4

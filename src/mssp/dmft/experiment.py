@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from mssp._numbers import positive_int
 from mssp.nn.activations import activation
 from mssp.nn.mlp import MLPConfig
 from mssp.nn.router import check_gate
 from mssp.planning import Plan
 from mssp.settings import PlanWarning
-from mssp.shape import Shape, positive_int
+from mssp.shape import Shape
 
 Array = npt.NDArray[np.float64]
 # Their second derivative is a point mass, which neither samples nor their tangents see.

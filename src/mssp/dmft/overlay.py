@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from mssp._estimates import Estimate, finite
 from mssp.dmft.comparison import AtWidth, Comparison
 from mssp.dmft.observables import MAIN, Array, Observables, averaged, traces
 from mssp.dmft.solution import Solution
 from mssp.dmft.text import heading, numbers, verdict
-from mssp.statistics import Estimate, finite
 
 _ROUNDING = 1e-12  # less is zero
 

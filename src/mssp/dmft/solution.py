@@ -9,12 +9,12 @@ from math import ceil, gcd
 import numpy as np
 import torch
 
+from mssp._numbers import positive_int
 from mssp.dmft.constants import Constants, constants
 from mssp.dmft.experiment import Experiment
 from mssp.dmft.observables import MAIN, Averaged, Observables, averaged, relative
 from mssp.dmft.run import Samples
 from mssp.dmft.solver import Marched, march
-from mssp.shape import positive_int
 
 SAMPLES, SOLVES = 80_000, 6
 _EXPERTS_IN_GRID, _UNITS_SHARE = 24, 8  # Regime III: so many experts meet an eighth as many units as features

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from mssp._estimates import Estimate, finite
 from mssp.dmft.comparison import Comparison
 from mssp.dmft.observables import MAIN, OVER_INPUTS, Array, averaged, blocks, traces
 from mssp.dmft.solution import Solution
-from mssp.statistics import Estimate, finite
 
 # Beside the main ones, in tables of deviations.
 SHOWN = (*MAIN, "g3", "phi2", "g2", "router_gradient")

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
+from mssp._numbers import positive_int
 from mssp.apply import inner_optimizer
 from mssp.description import Claims, described_parameters
 from mssp.measure.magnitudes import Sizes
@@ -21,7 +22,6 @@ from mssp.measure.writers import Line, Writer, writers
 from mssp.param_info import ParamInfo
 from mssp.planning import Plan
 from mssp.settings import PlanWarning
-from mssp.shape import positive_int
 
 # Of a role with that many random entries the RMS is within 10 % of its standard deviation, by four of its errors.
 _ENOUGH_ENTRIES = 1000

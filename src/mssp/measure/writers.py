@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mssp.statistics import finite
+from mssp._estimates import finite
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from mssp._numbers import positive_int
 from mssp.nn import backend
 from mssp.nn.activations import activation as check_activation
 from mssp.nn.dispatch import about, fastest
 from mssp.nn.expert_paths import PATHS, ExpertWeights, possible_paths
 from mssp.nn.router import Routing, without_autocast
 from mssp.param_info import ParamInfo
-from mssp.shape import positive_int
 
 DISPATCHES = ("auto", *PATHS)
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from mssp._numbers import positive, positive_int, positive_or_zero
 from mssp.nn import backend
 from mssp.nn.activations import activation
 from mssp.nn.experts import check_dispatch
@@ -24,8 +25,7 @@ from mssp.nn.moe import MoE
 from mssp.nn.multipliers import WithMultipliers
 from mssp.nn.router import Routing, check_active, check_gate, check_randomness
 from mssp.param_info import ParamInfo
-from mssp.settings import positive, positive_or_zero
-from mssp.shape import Shape, positive_int
+from mssp.shape import Shape
 
 if TYPE_CHECKING:
     from mssp.planning import Plan

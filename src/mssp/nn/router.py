@@ -18,10 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mssp._numbers import positive, positive_int, positive_or_zero
 from mssp.draws import normals
 from mssp.param_info import ParamInfo
-from mssp.settings import positive, positive_or_zero
-from mssp.shape import positive_int
 
 GATES = ("sigmoid", "softmax")
 

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mssp._numbers import positive_int
 from mssp.data.dataset import Dataset, Split, subset
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.memory import even_parts, examples_that_fit, replicas_that_fit
 from mssp.replicas.metrics import NAMES
 from mssp.replicas.program import Program
 from mssp.replicas.replica import Replica, check_alike
-from mssp.shape import positive_int
 
 Curve = npt.NDArray[np.float32]
 _LARGEST_EVALUATION = 1000  # examples; more at once is no faster

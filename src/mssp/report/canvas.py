@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from mssp.statistics import Estimate
+from mssp._estimates import Estimate
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from mssp._estimates import Estimate, finite
 from mssp.coordcheck.judgement import Quantity
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
@@ -42,7 +43,6 @@ from mssp.report.canvas import (
     swatch,
     values_of,
 )
-from mssp.statistics import Estimate, finite
 from mssp.theory.propagation import Exponent
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mssp._estimates import Estimate, finite
 from mssp.dmft.comparison import Comparison
 from mssp.dmft.observables import OVER_INPUTS, Array
 from mssp.dmft.overlay import Overlay
@@ -43,7 +44,6 @@ from mssp.report.canvas import (
     stroke,
     swatch,
 )
-from mssp.statistics import Estimate, finite
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

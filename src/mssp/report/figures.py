@@ -9,6 +9,7 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from mssp._estimates import Estimate
 from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
 from mssp.report.canvas import (
     INK,
@@ -28,7 +29,6 @@ from mssp.report.canvas import (
     swatch,
     values_of,
 )
-from mssp.statistics import Estimate
 from mssp.sweep.transfer import Metric, Outcome, Transfer, WidthSummary
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mssp.data.whole_files import replacing
+from mssp._files import replacing
 from mssp.report.canvas import NEED_PLOTLY, description_of, title_of
 from mssp.report.page import page_of
 

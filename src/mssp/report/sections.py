@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mssp import __version__, plan_text
+from mssp import plan_text
+from mssp._environment import __version__
 from mssp.coordcheck import text as check_text
 from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
 from mssp.report.agreement_figures import agreement_figure

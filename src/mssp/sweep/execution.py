@@ -199,17 +199,3 @@ def begin(study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> 
     counts: Mapping[str, int] = study.counts(asked)
     watcher.start(sum(counts.values()), counts["done"] + counts["diverged"], job.schedule.steps)
     return asked
-
-
-def pick_device(name: str = "auto") -> torch.device:
-    """The device of that name; ``auto`` is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:1") from None
-    if device.type not in _LARGEST or (device.type == "cuda" and not torch.cuda.is_available()):
-        here = "cpu and cuda" if torch.cuda.is_available() else "cpu"
-        raise ValueError(f"device {name!r} cannot be used here: there is {here}")
-    return device

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mssp.data.whole_files import replacing
+from mssp._files import replacing
 from mssp.sweep.store import Parameter, Run, Study
 
 _KINDS = {"key": str, "chunk": int, "status": str, "diverged_at": int, "seconds": float, "error": str}

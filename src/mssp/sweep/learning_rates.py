@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mssp.settings import positive
-from mssp.shape import positive_int
+from mssp._numbers import positive, positive_int
 from mssp.sweep.store import Run
 from mssp.sweep.transfer import Metric, Score, Transfer
 from mssp.sweep.trial import Trial

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from mssp._environment import pick_device
 from mssp.replicas import Feed
-from mssp.sweep.execution import Job, Watcher, begin, committing, is_finished, pick_device, plan_chunks, train_trials
+from mssp.sweep.execution import Job, Watcher, begin, committing, is_finished, plan_chunks, train_trials
 from mssp.sweep.store import Chunk, NewRun, Result, Study
 from mssp.sweep.trial import Trial
 

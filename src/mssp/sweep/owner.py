@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
-from functools import cache
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 from weakref import WeakValueDictionary
 
-import numpy as np
-
-from mssp import __version__
+from mssp._environment import this_host
+from mssp._files import text_at
 
 HEARTBEAT_SECONDS = 120.0  # silence after which an owner that cannot be looked at counts as dead
 OPEN: WeakValueDictionary[str, object] = WeakValueDictionary()  # this process's stores, by their owners' tokens
@@ -39,7 +32,7 @@ def process_start(pid: int) -> str:
     except OSError:
         return _answer(pid) if os.name == "posix" else ""
     # A zombie has ended, and waits for its parent to ask.
-    return "dead" if fields[0] in "ZX" else f"{_text('/proc/sys/kernel/random/boot_id')}:{fields[19]}"
+    return "dead" if fields[0] in "ZX" else f"{text_at('/proc/sys/kernel/random/boot_id')}:{fields[19]}"
 
 
 def _answer(pid: int) -> str:
@@ -50,32 +43,3 @@ def _answer(pid: int) -> str:
         except ProcessLookupError:
             return "dead"
     return ""
-
-
-@cache
-def this_host() -> str:
-    """A hash for the host and, as process numbers are its own, the container."""
-    space = os.readlink("/proc/self/ns/pid") if os.path.lexists("/proc/self/ns/pid") else ""
-    return hashlib.sha256(f"{platform.node()} {_text('/etc/machine-id')} {space}".encode()).hexdigest()[:16]
-
-
-@cache
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
-def environment(device: str) -> dict[str, Any]:
-    try:
-        torch = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        torch = None
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch, "mssp": __version__}
-    return {
-        **versions,
-        "host": this_host(),
-        "device": device,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from mssp.statistics import Estimate
+from mssp._estimates import Estimate
 from mssp.sweep.learning_rates import METRICS, Setting
 from mssp.sweep.transfer import Metric, WidthSummary
 

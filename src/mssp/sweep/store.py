@@ -27,10 +27,11 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mssp._environment import environment, this_host
+from mssp._numbers import positive_or_zero
 from mssp.plan_json import MISSING, differences
-from mssp.settings import positive_or_zero
 from mssp.sweep.database import check, connect, create, plain_errors
-from mssp.sweep.owner import OPEN, environment, lives, process_start, this_host
+from mssp.sweep.owner import OPEN, lives, process_start
 
 Parameter = float | int | str | bool | None
 

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mssp.statistics import Estimate, mean_of, p_greater, slope_of
+from mssp._estimates import Estimate, mean_of, p_greater, slope_of
 
 _LEVEL = 0.05  # of tests
 _DRIFT = 0.1  # doublings of the learning rate per doubling of the width that count as none

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mssp.plan_text import align, markdown_table
-from mssp.statistics import Estimate
+from mssp._estimates import Estimate
+from mssp._tables import align, markdown_table
 from mssp.sweep.learning_rates import Setting
 from mssp.sweep.transfer import Outcome, WidthSummary
 

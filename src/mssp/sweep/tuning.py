@@ -15,8 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mssp.settings import positive
-from mssp.shape import positive_int
+from mssp._numbers import positive, positive_int
 from mssp.sweep import grids
 from mssp.sweep.grids import Point
 from mssp.sweep.trial import Trial

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mssp.plan_text import align
-from mssp.statistics import mean_of
+from mssp._estimates import mean_of
+from mssp._tables import align
 from mssp.sweep import grids
 from mssp.sweep.transfer import Metric
 from mssp.sweep.tuning import Found

@@ -17,8 +17,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from mssp._estimates import slope_of
 from mssp.planning import Plan
-from mssp.statistics import slope_of
 
 _TOKENS = 4096
 

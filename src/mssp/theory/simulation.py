@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from mssp._estimates import Estimate, mean_of, slope_of
 from mssp.draws import normals
 from mssp.families import family
 from mssp.nn.mlp import MLPConfig
@@ -22,7 +23,6 @@ from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.replica import Replica
 from mssp.replicas.watching import watch
 from mssp.settings import PlanWarning
-from mssp.statistics import Estimate, mean_of, slope_of
 from mssp.theory.propagation import Case, tabulated
 from mssp.theory.scaling import case_of
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mssp.shape import positive_int
+from mssp._numbers import positive_int
 
 if TYPE_CHECKING:
     from mssp.planning import Plan

@@ -98,7 +98,7 @@ def comment(text: str, indent: str = "") -> list[str]:
 
 def head(plan: Plan, sizes: Sizes, host: str, by_hand: Sequence[str]) -> list[str]:
     """What stands on top of the file."""
-    from mssp import __version__
+    from mssp._environment import __version__
 
     regime = f"Regime {plan.regime}, " if plan.regime else ""
     scheme = f"{SCHEME_NAMES[plan.scheme]}, {regime}{OPTIMIZER_NAMES[plan.optimizer]}".replace("μ", "mu")

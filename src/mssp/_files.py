@@ -1,10 +1,11 @@
-"""Files that are there whole or not at all, also when a program is stopped or many write at once."""
+"""Files: written whole or not at all, and read where they are."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -31,3 +32,20 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_whole(path: Path, text: str) -> None:
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def file_at(path: str | Path) -> Path:
+    """The path, if a file is there."""
+    path = Path(path)
+    if not path.is_file():
+        found = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(f"{path} {found}: a file is needed")
+    return path
+
+
+@cache
+def text_at(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

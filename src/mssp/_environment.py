@@ -1,0 +1,70 @@
+"""Where the program runs: its version, the host, the device."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from mssp._files import text_at
+
+if TYPE_CHECKING:
+    import torch
+
+__version__ = "0.1.0"
+_DEVICES = ("cpu", "cuda")
+
+
+@cache
+def this_host() -> str:
+    """A hash for the host and, as process numbers are its own, the container."""
+    space = os.readlink("/proc/self/ns/pid") if os.path.lexists("/proc/self/ns/pid") else ""
+    return hashlib.sha256(f"{platform.node()} {text_at('/etc/machine-id')} {space}".encode()).hexdigest()[:16]
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What results depend on beside their settings; kept with every run."""
+    return {
+        "python": platform.python_version(),
+        "numpy": _installed("numpy"),
+        "torch": _installed("torch"),
+        "mssp": __version__,
+        "host": this_host(),
+        "device": device,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The device of that name; ``auto`` is a GPU where there is one."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:1") from None
+    if device.type not in _DEVICES or (device.type == "cuda" and not torch.cuda.is_available()):
+        here = "cpu and cuda" if torch.cuda.is_available() else "cpu"
+        raise ValueError(f"device {name!r} cannot be used here: there is {here}")
+    return device
+
+
+def device_text(device: str) -> str:
+    """What runs are computed with, in a few words."""
+    import torch
+
+    picked = pick_device(device)
+    return torch.cuda.get_device_name(picked) if picked.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
