@@ -54,8 +54,8 @@ class Section:
 def address(source: str) -> str:
     """Where a file of the repository is on the site.
 
-    >>> address("docs/README.md"), address("docs/check.md"), address("src/mssp/shape.py"), address("a/b.svg")
-    ('docs/index.html', 'docs/check.html', 'src/mssp/shape.py.html', 'a/b.svg')
+    >>> address("docs/README.md"), address("docs/check.md"), address("src/mssp/planning/shape.py"), address("a/b.svg")
+    ('docs/index.html', 'docs/check.html', 'src/mssp/planning/shape.py.html', 'a/b.svg')
     """
     stem, suffix = posixpath.splitext(source)
     if suffix == ".md":

@@ -12,7 +12,7 @@ import pytest
 
 from mssp.cli import main
 
-SCHEMA = json.loads(resources.files("mssp").joinpath("schemas", "check.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(resources.files("mssp.coordcheck").joinpath("check.schema.json").read_text(encoding="utf-8"))
 TINY = ["--widths", "32", "48", "64", "--steps", "3", "--seeds", "2", "--batch", "32", "--device", "cpu"]
 RIGHT = ["--widths", "32", "64", "128", "256", "--steps", "6", "--device", "cpu"]
 DEEP = ["--depths", "1", "2", "4", "--widths", "64", "--lr", "10", "--steps", "4", "--device", "cpu"]

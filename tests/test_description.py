@@ -9,8 +9,8 @@ from torch import nn
 import mssp
 from mssp import ParamInfo, describe
 from mssp.description import name_cleaner
-from mssp.param_info import parse_layout
-from mssp.rules import ROLES
+from mssp.planning.parameter import parse_layout
+from mssp.planning.rules import ROLES
 from own_transformer import CLAIMS, Transformer
 
 SHAPE = mssp.Shape(width=32, expert_width=16, experts=4, active=2, depth=2)

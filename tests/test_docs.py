@@ -17,12 +17,12 @@ import pytest
 
 import mssp
 from mssp.cli import _parse, main
-from mssp.explain import explain
-from mssp.model_config import _SIZES
-from mssp.regime import infer
-from mssp.rules import OPTIMIZERS, REGIMES, ROLES, SCHEMES
-from mssp.settings import READOUTS
-from mssp.shape import FANS, SYMBOLS
+from mssp.planning.configs import _SIZES
+from mssp.planning.explanation import explain
+from mssp.planning.growth import infer
+from mssp.planning.rules import OPTIMIZERS, REGIMES, ROLES, SCHEMES
+from mssp.planning.shape import FANS, SYMBOLS
+from mssp.planning.validation import READOUTS
 from mssp.theory.propagation import Case, tabulated
 from own_transformer import CLAIMS, Transformer
 
@@ -218,7 +218,7 @@ def test_the_glossary_has_every_name() -> None:
 
 def test_the_glossary_has_every_verdict() -> None:
     text = read("glossary")
-    schema = (ROOT / "src" / "mssp" / "schemas" / "check.json").read_text(encoding="utf-8")
+    schema = (ROOT / "src" / "mssp" / "coordcheck" / "check.schema.json").read_text(encoding="utf-8")
     verdicts = [word for listed in re.findall(r'"verdict": \{"enum": \[(.*?)\]', schema) for word in listed.split(", ")]
     assert len(verdicts) == 6
     sweep = ["stays", "drifts up", "drifts down", "unclear", "yes", "no", "stalls"]

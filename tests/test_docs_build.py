@@ -155,7 +155,7 @@ def test_the_page_of_the_api_has_every_name(pages: dict[Path, Html], site: Path)
     text = (site / "docs" / "api.html").read_text(encoding="utf-8")
     assert " at 0x" not in text
     assert '<span class="n">carried</span>' in text  # in the example of mssp.plan
-    assert 'href="../src/mssp/planning.py.html#L-' in text
+    assert 'href="../src/mssp/planning/plans.py.html#L-' in text
 
 
 def test_the_same_pages_make_the_same_site(tmp_path: Path, site: Path, generated: Mapping[str, str]) -> None:

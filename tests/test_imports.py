@@ -16,10 +16,8 @@ PACKAGE = Path(mssp.__file__).parent
 # From the ground up: a module may import those that stand before it.
 ORDER = [
     "_numbers", "_files", "_tables", "_estimates", "_environment", "_lazy",
-    "model_config", "shape", "power", "rules", "regime", "settings", "fans", "plan_json", "plan_text", "values",
-    "planning", "reasons", "explain", "families", "tuned", "param_info", "description", "draws",
-    "initial", "apply", "nn", "data", "adapters", "hf", "measure", "replicas", "theory", "dmft", "sweep", "coordcheck",
-    "report", "cli", "__main__",
+    "planning", "families", "tuned", "description", "draws", "initial", "apply", "nn", "data", "adapters", "hf",
+    "measure", "replicas", "theory", "dmft", "sweep", "coordcheck", "report", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -13,17 +13,17 @@ from mssp._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mssp import hf
-    from mssp._environment import __version__ as __version__
+    from mssp._environment import __version__  # noqa: F401
     from mssp.apply import check_schedule, initialize, param_groups, scale_gradients, verify
     from mssp.coordcheck.module_runs import check
     from mssp.description import describe
     from mssp.measure.monitor import monitor
-    from mssp.param_info import ParamInfo
-    from mssp.planning import Plan, plan
-    from mssp.power import Power
-    from mssp.rules import Rule, rule
-    from mssp.settings import PlanWarning, Recipe
-    from mssp.shape import Shape
+    from mssp.planning.parameter import ParamInfo
+    from mssp.planning.plans import Plan, plan
+    from mssp.planning.power import Power
+    from mssp.planning.recipe import PlanWarning, Recipe
+    from mssp.planning.rules import Rule, rule
+    from mssp.planning.shape import Shape
 
 _HOMES = {
     "_environment": ("__version__",),
@@ -31,12 +31,7 @@ _HOMES = {
     "coordcheck.module_runs": ("check",),
     "description": ("describe",),
     "measure.monitor": ("monitor",),
-    "param_info": ("ParamInfo",),
-    "planning": ("Plan", "plan"),
-    "power": ("Power",),
-    "rules": ("Rule", "rule"),
-    "settings": ("PlanWarning", "Recipe"),
-    "shape": ("Shape",),
+    "planning": ("ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "plan", "rule"),
 }
 __all__ = [
     "ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "check", "check_schedule", "describe",

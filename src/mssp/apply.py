@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 from mssp.description import Claims, described_parameters, name_cleaner
 from mssp.initial import fill
-from mssp.param_info import OWN, ParamInfo
-from mssp.settings import ALL, PlanWarning
+from mssp.planning.parameter import OWN, ParamInfo
+from mssp.planning.recipe import PlanWarning
+from mssp.planning.validation import ALL
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
-    from mssp.planning import Plan
-    from mssp.values import Values
+    from mssp.planning.plans import Plan, Values
 
 # Gates whose weights sum to one over the experts: with equal experts the router's gradient cancels.
 _SUMMING_GATES = ("softmax", "renormalised")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mssp.param_info import ParamInfo
+from mssp.planning.parameter import ParamInfo
 
 if TYPE_CHECKING:
     from torch import nn

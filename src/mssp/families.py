@@ -10,8 +10,8 @@ At N = 128 the three have eight experts each, and there their hyperparameters ar
 from __future__ import annotations
 
 from mssp._numbers import positive_int
-from mssp.rules import REGIMES
-from mssp.shape import Shape
+from mssp.planning.rules import REGIMES
+from mssp.planning.shape import Shape
 
 TUNED_WIDTH = 128
 _EXPERTS = 8  # at the tuned width

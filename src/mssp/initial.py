@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from mssp.draws import normals
-from mssp.param_info import OWN
-from mssp.rules import BIASES, GAINS
+from mssp.planning.parameter import OWN
+from mssp.planning.rules import BIASES, GAINS
 
 if TYPE_CHECKING:
-    from mssp.param_info import ParamInfo
-    from mssp.values import Values
+    from mssp.planning.parameter import ParamInfo
+    from mssp.planning.plans import Values
 
 Region = tuple[slice, ...]
 

@@ -18,10 +18,10 @@ from importlib.resources import files
 from typing import Any
 
 from mssp.families import family
-from mssp.planning import DEFAULT_EPS, Plan, plan
-from mssp.rules import REGIME_FREE
-from mssp.settings import PlanWarning
-from mssp.shape import Shape
+from mssp.planning.plans import DEFAULT_EPS, Plan, plan
+from mssp.planning.recipe import PlanWarning
+from mssp.planning.rules import REGIME_FREE
+from mssp.planning.shape import Shape
 
 _VALUES = ("lr", "init_mult", "lr_mult", "aggregation_mult", "base_width", "top5")
 TUNED_ROLES = ("embedding", "router", "expert_in", "expert_out", "readout")

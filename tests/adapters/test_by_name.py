@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING
 
 import mssp
 from mssp.cli import main
-from mssp.model_config import outside_the_paper
+from mssp.planning.configs import outside_the_paper
 
 OLMOE = {"model_type": "olmoe", "hidden_size": 64, "intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2,
          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128}  # fmt: skip

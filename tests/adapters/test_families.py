@@ -18,7 +18,7 @@ import mssp
 import mssp.hf
 from mssp.adapters.forward_factors import FACTOR, factor_of
 from mssp.adapters.fused_experts import FusedExperts, is_fused
-from mssp.rules import BIASES, GAINS
+from mssp.planning.rules import BIASES, GAINS
 from tests.adapters.tiny_models import (
     BASE,
     FAMILIES,

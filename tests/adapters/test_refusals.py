@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, JambaConfig, LlamaConfig
 
 import mssp
 import mssp.hf
-from mssp.settings import PlanWarning
+from mssp.planning.recipe import PlanWarning
 from tests.adapters.tiny_models import BASE, TARGET, config_of, initialized, model_of, plan_of, traces
 
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, Trainin
 import mssp
 import mssp.hf
 from mssp.adapters.trainer import PLAN_FILE
-from mssp.settings import PlanWarning
+from mssp.planning.recipe import PlanWarning
 from tests.adapters.tiny_models import config_of, initialized, model_of, plan_of
 
 BASE = mssp.Shape(width=32, expert_width=16, experts=2, active=1, depth=1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import mssp
-from mssp.settings import PlanWarning
+from mssp.planning.recipe import PlanWarning
 
 BASE = mssp.Shape(width=64, expert_width=32, experts=4, active=2, depth=2)
 TARGET = mssp.Shape(width=128, expert_width=96, experts=8, active=4, depth=3)

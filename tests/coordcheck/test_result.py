@@ -17,7 +17,7 @@ from mssp.coordcheck.series import Numbers
 from mssp.coordcheck.text import lines, verdict_lines
 from tests.coordcheck.synthetic import SIZES, law, series, theory
 
-SCHEMA = json.loads(resources.files("mssp").joinpath("schemas", "check.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(resources.files("mssp.coordcheck").joinpath("check.schema.json").read_text(encoding="utf-8"))
 
 
 def losses() -> Numbers:

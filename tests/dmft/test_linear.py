@@ -49,7 +49,7 @@ import pytest
 from mssp.dmft import Experiment, Solution, example, solve
 from mssp.dmft.constants import Constants
 from mssp.dmft.observables import Array, Observables, equal_times, relative
-from mssp.shape import Shape
+from mssp.planning.shape import Shape
 
 STEPS, LR = 8, 0.8
 TINY = 1e-6

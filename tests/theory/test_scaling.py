@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import mssp
-from mssp import Plan, PlanWarning, Shape, rules
+from mssp import Plan, PlanWarning, Shape
 from mssp.families import family
+from mssp.planning import rules
 from mssp.theory.propagation import Case, Exponent
 from mssp.theory.scaling import Implied, case_of
 

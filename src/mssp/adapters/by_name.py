@@ -15,13 +15,12 @@ from mssp.adapters.probing import RENORMALISED
 from mssp.adapters.transformers import adapt
 from mssp.apply import multipliers_of
 from mssp.description import described_parameters
-from mssp.model_config import RENORMALISED_NOTE
-from mssp.param_info import OWN, ParamInfo
-from mssp.plan_json import document
-from mssp.plan_text import facts, title
-from mssp.planning import Plan
-from mssp.rules import BIASES, GAINS
-from mssp.values import Values
+from mssp.planning.configs import RENORMALISED_NOTE
+from mssp.planning.document import document
+from mssp.planning.parameter import OWN, ParamInfo
+from mssp.planning.plans import Plan, Values
+from mssp.planning.rules import BIASES, GAINS
+from mssp.planning.table import facts, title
 
 
 @dataclass(frozen=True)

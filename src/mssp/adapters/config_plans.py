@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mssp.model_config import outside_the_paper, read_config
-from mssp.planning import Plan, plan
-from mssp.settings import PlanWarning
-from mssp.shape import Shape
+from mssp.planning.configs import outside_the_paper, read_config
+from mssp.planning.plans import Plan, plan
+from mssp.planning.recipe import PlanWarning
+from mssp.planning.shape import Shape
 
 
 def plan_configs(target: Any, base: Any = None, **settings: Any) -> Plan:

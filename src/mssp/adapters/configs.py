@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from mssp.model_config import entries_of, read_config
+from mssp.planning.configs import entries_of, read_config
 
 STORED = "mssp"  # the entry of a model's config that travels with its checkpoints
 Made = TypeVar("Made")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 FACTOR = "mssp_factor"
 BY_PLAN = "plan_multipliers"

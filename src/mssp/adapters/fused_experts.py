@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mssp.adapters.probing import Gates, gates_of
 from mssp.description import name_cleaner
 from mssp.nn.expert_paths import ExpertWeights
-from mssp.param_info import ParamInfo
+from mssp.planning.parameter import ParamInfo
 
 _ROUTERS = ("gate", "router")  # what a router is called beside its experts
 _FLAGS = ("num_experts", "has_gate", "has_bias", "is_transposed", "is_concatenated")

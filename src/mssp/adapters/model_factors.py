@@ -12,7 +12,7 @@ from torch import nn
 
 from mssp.adapters.forward_factors import FromPlan
 from mssp.adapters.probing import SIGMOID
-from mssp.planning import Plan
+from mssp.planning.plans import Plan
 
 if TYPE_CHECKING:
     from mssp.adapters.fused_experts import MoE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mssp.param_info import OWN, ParamInfo
+from mssp.planning.parameter import OWN, ParamInfo
 
 # Names inside a block, after "layers.<number>."
 _MOE = r"(?:mlp|block_sparse_moe|feed_forward)"

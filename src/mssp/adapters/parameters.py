@@ -17,8 +17,8 @@ from mssp.adapters.fused_experts import FusedExperts, is_fused
 from mssp.adapters.names import Place, for_all_blocks, info_of
 from mssp.adapters.probing import neutral_gain
 from mssp.description import name_cleaner
-from mssp.param_info import ParamInfo
-from mssp.rules import GAINS
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.rules import GAINS
 
 
 def infos_of(model: nn.Module, base: Any = None) -> dict[str, ParamInfo]:

@@ -22,14 +22,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from mssp import plan_json
 from mssp._files import replacing
 from mssp.adapters.reading_back import Samples, differing, read_again, samples_of
 from mssp.apply import check_schedule, inner_optimizer, optimizer_for, same_values, verify
 from mssp.description import DescribesItself, described_parameters, unwrapped
-from mssp.planning import Plan
-from mssp.rules import BIASES, GAINS
-from mssp.settings import PlanWarning
+from mssp.planning import document
+from mssp.planning.plans import Plan
+from mssp.planning.recipe import PlanWarning
+from mssp.planning.rules import BIASES, GAINS
 
 PLAN_FILE = "plan.json"
 # What a group has from its plan and keeps for good; a schedule moves ``lr`` alone.
@@ -181,7 +181,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
         found = [entry for entry in entries if not entry[0].startswith(_RECIPES)]
         if found:
             path = found[0][0]
-            there, here = ("not given" if value is plan_json.MISSING else value for value in found[0][1:])
+            there, here = ("not given" if value is document.MISSING else value for value in found[0][1:])
             raise ValueError(
                 f"the checkpoint was trained with another plan: {path} is {there} there, {here} here; "
                 f"resume with the {PLAN_FILE} in the checkpoint's folder"

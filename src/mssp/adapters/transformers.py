@@ -25,10 +25,10 @@ from mssp.adapters.model_factors import LOGITS, factors_for
 from mssp.adapters.parameters import called, infos_of
 from mssp.adapters.probing import GATE_KINDS
 from mssp.description import unwrapped
-from mssp.model_config import entries_of, read_config
-from mssp.param_info import ParamInfo
-from mssp.planning import Plan
-from mssp.shape import Shape
+from mssp.planning.configs import entries_of, read_config
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.plans import Plan
+from mssp.planning.shape import Shape
 
 _DESCRIPTION = "param_infos"
 _KEEPING = "keep_plan"

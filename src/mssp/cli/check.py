@@ -12,8 +12,8 @@ from mssp._numbers import positive, positive_int
 from mssp.cli import flags, show
 from mssp.cli.run_flags import multipliers
 from mssp.families import TUNED_WIDTH, family
-from mssp.rules import REGIMES, check_cell, check_names
-from mssp.settings import READOUTS
+from mssp.planning.rules import REGIMES, check_cell, check_names
+from mssp.planning.validation import READOUTS
 
 if TYPE_CHECKING:
     import torch

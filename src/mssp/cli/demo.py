@@ -11,16 +11,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mssp import plan_text
 from mssp._environment import __version__, device_text
 from mssp._files import write_whole
 from mssp._numbers import positive_int
 from mssp.cli import flags, show
 from mssp.cli.stages import Advance, Stages, Steps
 from mssp.families import family
-from mssp.planning import plan
-from mssp.settings import PlanWarning
-from mssp.shape import Shape
+from mssp.planning import table
+from mssp.planning.plans import plan
+from mssp.planning.recipe import PlanWarning
+from mssp.planning.shape import Shape
 from mssp.tuned import Tuned, tuned
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class DemoCommand:
             )
             return found.json() | {"data": _DATA, "active": None, "base_width": known.base_width}
 
-        title = f"check of {plan_text.SCHEME_NAMES[scheme]}: does every term scale as the theory says?"
+        title = f"check of {table.SCHEME_NAMES[scheme]}: does every term scale as the theory says?"
         _kept(path, settings, stages, title, len(self.widths) * _CHECK_STEPS, make)
 
     def _sweep(self, path: Path, stages: Stages) -> Sweep:
@@ -175,8 +175,8 @@ def _plan(path: Path) -> None:
     base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
     target = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)
     made = plan(target, base, lr=4e-3, weight_decay=0.1)
-    heading = f"A plan, as for a Transformer: tuned at the base, carried to the target ({plan_text.title(made)})"
-    show.lines([*plan_text.lines(made, heading), ""], emphasised=[heading])
+    heading = f"A plan, as for a Transformer: tuned at the base, carried to the target ({table.title(made)})"
+    show.lines([*table.lines(made, heading), ""], emphasised=[heading])
     write_whole(path, made.json())
 
 
@@ -274,7 +274,7 @@ def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator
         assert outcome is not None
         assert check is not None
         first, last = outcome.summaries[0], outcome.summaries[-1]
-        name = plan_text.SCHEME_NAMES[each.scheme]
+        name = table.SCHEME_NAMES[each.scheme]
         right, steady = implemented(check).text, stable(check).text
         words = {"yes": "implemented right", "no": "NOT as the theory says"}.get(right, f"exponents: {right}")
         steadily = {"yes": "stable", "no": "not stable"}.get(steady, "stable or not is unclear")
@@ -296,7 +296,7 @@ def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator
             trained = f"loss {start:.2f} to {end:.2f} in {_UPDATES} steps"
             yield f"  model Hugging Face's {_FAMILY} by a plan: {document['verified']} parameters verified, {trained}"
     recorded = [
-        f"{plan_text.SCHEME_NAMES[key.scheme]} {each.summaries[0].best.text(3)} to {each.summaries[-1].best.text(3)}"
+        f"{table.SCHEME_NAMES[key.scheme]} {each.summaries[0].best.text(3)} to {each.summaries[-1].best.text(3)}"
         for sweep in contents.recorded
         for key, each in sweep.outcomes.items()
         if key.optimizer == _OPTIMIZER

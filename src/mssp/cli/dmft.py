@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from mssp._environment import device_text
 from mssp._numbers import positive, positive_int
 from mssp.cli import flags, show
-from mssp.rules import REGIMES, check_cell, check_names
-from mssp.settings import READOUTS
-from mssp.shape import Shape
+from mssp.planning.rules import REGIMES, check_cell, check_names
+from mssp.planning.shape import Shape
+from mssp.planning.validation import READOUTS
 
 if TYPE_CHECKING:
     from mssp.dmft import Comparison, Experiment, Solution

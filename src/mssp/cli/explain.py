@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from mssp.cli import flags
-from mssp.explain import explain
+from mssp.planning.explanation import explain
 
 
 @dataclass

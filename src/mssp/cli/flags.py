@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-from mssp.planning import Plan
-from mssp.rules import REGIMES
+from mssp.planning.plans import Plan
+from mssp.planning.rules import REGIMES
 
 
 def _optional(metavar: str, read: Callable[[str], Any], what: str) -> PrimitiveConstructorSpec[Any]:

@@ -8,13 +8,14 @@ import warnings
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from mssp import plan_text
 from mssp.adapters.config_plans import with_notes
 from mssp.cli import flags, show
-from mssp.model_config import read_config
-from mssp.planning import Plan, plan
-from mssp.settings import ALL, PlanWarning, Recipe
-from mssp.shape import Shape
+from mssp.planning import table
+from mssp.planning.configs import read_config
+from mssp.planning.plans import Plan, plan
+from mssp.planning.recipe import PlanWarning, Recipe
+from mssp.planning.shape import Shape
+from mssp.planning.validation import ALL
 
 if TYPE_CHECKING:
     from mssp.adapters.by_name import ByName
@@ -123,7 +124,7 @@ class PlanCommand:
         elif self.markdown:
             print(made.markdown() if named is None else named.markdown())
         else:
-            show.lines(plan_text.lines(made) if named is None else named.lines(), emphasised=[plan_text.title(made)])
+            show.lines(table.lines(made) if named is None else named.lines(), emphasised=[table.title(made)])
         return 0
 
     def _by_name(self, made: Plan) -> ByName | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mssp._environment import device_text
 from mssp._numbers import positive_int
 from mssp.cli import flags
-from mssp.planning import Plan
+from mssp.planning.plans import Plan
 from mssp.tuned import Tuned, data_with_tuned_multipliers, tuned
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mssp._numbers import positive_int
 from mssp.cli import flags, show
 from mssp.cli.run_flags import RunFlags, multipliers
-from mssp.rules import REGIMES, check_cell, check_names
+from mssp.planning.rules import REGIMES, check_cell, check_names
 
 if TYPE_CHECKING:
     from mssp.sweep.learning_rates import Setting

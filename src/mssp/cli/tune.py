@@ -14,9 +14,9 @@ from mssp._numbers import positive_int
 from mssp.cli import flags, show
 from mssp.cli.run_flags import RunFlags, multipliers
 from mssp.families import family
-from mssp.planning import Plan
-from mssp.rules import check_cell, check_names
-from mssp.settings import Recipe
+from mssp.planning.plans import Plan
+from mssp.planning.recipe import Recipe
+from mssp.planning.rules import check_cell, check_names
 
 if TYPE_CHECKING:
     from mssp.sweep.learning_rates import Setting

@@ -10,7 +10,7 @@ from mssp.coordcheck.series import Series
 from mssp.data.dataset import Dataset
 from mssp.families import family
 from mssp.nn.mlp import MLPConfig
-from mssp.planning import Plan
+from mssp.planning.plans import Plan
 from mssp.replicas import Feed, MLPProgram, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.watching import Measured, watch

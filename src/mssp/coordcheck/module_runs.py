@@ -18,9 +18,9 @@ from mssp.description import Claims, described_parameters
 from mssp.measure.magnitudes import Pool, rms
 from mssp.measure.modules import Described, Entries, ModuleProbe, own_loss
 from mssp.measure.moe_layers import moe_layers
-from mssp.planning import Plan
-from mssp.regime import infer
-from mssp.shape import Shape
+from mssp.planning.growth import infer
+from mssp.planning.plans import Plan
+from mssp.planning.shape import Shape
 from mssp.theory.expected import Theory
 
 Loss = Callable[[nn.Module, Any], Tensor]

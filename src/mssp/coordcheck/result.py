@@ -13,7 +13,7 @@ from mssp.coordcheck.causes import Cause, causes, divergence, with_reasons
 from mssp.coordcheck.judgement import Quantity, judged_quantities
 from mssp.coordcheck.series import Series
 from mssp.coordcheck.text import lines
-from mssp.rules import OPTIMIZERS, SCHEMES
+from mssp.planning.rules import OPTIMIZERS, SCHEMES
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent
 
@@ -82,7 +82,7 @@ class Check:
         return all(each.stable for each in self.quantities.values())
 
     def json(self) -> dict[str, Any]:
-        """As ``schemas/check.json`` describes it."""
+        """As ``check.schema.json`` describes it."""
         return {
             "scheme": self.scheme,
             "optimizer": self.optimizer,

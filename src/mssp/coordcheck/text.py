@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mssp._tables import align, number
 from mssp.coordcheck.judgement import WIDEST, Quantity
-from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
 
 if TYPE_CHECKING:
     from mssp.coordcheck.result import Check

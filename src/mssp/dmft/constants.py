@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from mssp.dmft.experiment import Experiment
 from mssp.nn.multipliers import planned_aggregation
-from mssp.planning import Plan
-from mssp.power import Power
+from mssp.planning.plans import Plan
+from mssp.planning.power import Power
 
 N, N_e, M, D = Power(N=1), Power(N_e=1), Power(M=1), Power(D=1)
 one = Power()

@@ -12,10 +12,10 @@ from mssp._numbers import positive_int
 from mssp.dmft.constants import SCALES, constants
 from mssp.dmft.experiment import Array, Experiment
 from mssp.draws import normals
-from mssp.planning import Plan, plan
-from mssp.rules import REGIMES
-from mssp.settings import PlanWarning
-from mssp.shape import Shape
+from mssp.planning.plans import Plan, plan
+from mssp.planning.recipe import PlanWarning
+from mssp.planning.rules import REGIMES
+from mssp.planning.shape import Shape
 
 DIMENSION = 8  # of the inputs
 LR = 0.4

@@ -16,9 +16,9 @@ from mssp._numbers import positive_int
 from mssp.nn.activations import activation
 from mssp.nn.mlp import MLPConfig
 from mssp.nn.router import check_gate
-from mssp.planning import Plan
-from mssp.settings import PlanWarning
-from mssp.shape import Shape
+from mssp.planning.plans import Plan
+from mssp.planning.recipe import PlanWarning
+from mssp.planning.shape import Shape
 
 Array = npt.NDArray[np.float64]
 # Their second derivative is a point mass, which neither samples nor their tangents see.

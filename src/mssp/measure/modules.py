@@ -24,8 +24,8 @@ from mssp.measure.moe_layers import MoELayer, merged, moe_layers
 from mssp.measure.recording import Passage, recorded, undisturbed, wide_copy
 from mssp.measure.routing import routing_sizes
 from mssp.nn.router import Router, Routing
-from mssp.param_info import ParamInfo
-from mssp.rules import BIASES, GAINS
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.rules import BIASES, GAINS
 
 Loss = Callable[[nn.Module, Any], Tensor | None]
 Described = list[tuple[ParamInfo, nn.Parameter]]

@@ -19,9 +19,9 @@ from mssp.description import Claims, described_parameters
 from mssp.measure.magnitudes import Sizes
 from mssp.measure.modules import Call, Described, Entries, Loss, ModuleProbe, check_whole
 from mssp.measure.writers import Line, Writer, writers
-from mssp.param_info import ParamInfo
-from mssp.planning import Plan
-from mssp.settings import PlanWarning
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.plans import Plan
+from mssp.planning.recipe import PlanWarning
 
 # Of a role with that many random entries the RMS is within 10 % of its standard deviation, by four of its errors.
 _ENOUGH_ENTRIES = 1000

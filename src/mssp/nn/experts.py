@@ -16,7 +16,7 @@ from mssp.nn.activations import activation as check_activation
 from mssp.nn.dispatch import about, fastest
 from mssp.nn.expert_paths import PATHS, ExpertWeights, possible_paths
 from mssp.nn.router import Routing, without_autocast
-from mssp.param_info import ParamInfo
+from mssp.planning.parameter import ParamInfo
 
 DISPATCHES = ("auto", *PATHS)
 

@@ -24,11 +24,11 @@ from mssp.nn.experts import check_dispatch
 from mssp.nn.moe import MoE
 from mssp.nn.multipliers import WithMultipliers
 from mssp.nn.router import Routing, check_active, check_gate, check_randomness
-from mssp.param_info import ParamInfo
-from mssp.shape import Shape
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 _MATRIX = ParamInfo("hidden", layout="out in")
 

@@ -25,11 +25,11 @@ from mssp.nn.activations import activation
 from mssp.nn.expert_paths import ExpertWeights, all_pre_activations, gates_of_all, mix_all
 from mssp.nn.multipliers import WithMultipliers, default_aggregation, planned_aggregation
 from mssp.nn.router import Routing, check_active, check_gate, check_randomness, gate_kind, route, router_logits
-from mssp.param_info import ParamInfo
-from mssp.shape import Shape
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 Parameters = Mapping[str, Tensor]
 Activations = dict[str, Tensor]

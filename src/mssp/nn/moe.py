@@ -12,7 +12,7 @@ from mssp.nn.multipliers import WithMultipliers, default_aggregation, planned_ag
 from mssp.nn.router import Router, Routing
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 
 class MoE(WithMultipliers):

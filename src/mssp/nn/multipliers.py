@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 
 class WithMultipliers(nn.Module):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from mssp._numbers import positive, positive_int, positive_or_zero
 from mssp.draws import normals
-from mssp.param_info import ParamInfo
+from mssp.planning.parameter import ParamInfo
 
 GATES = ("sigmoid", "softmax")
 

@@ -17,12 +17,11 @@ from mssp.description import described_parameters
 from mssp.draws import normals
 from mssp.nn import backend, mlp
 from mssp.nn.expert_paths import gated_hidden_units
-from mssp.param_info import ParamInfo
-from mssp.planning import Plan
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.plans import Plan, Values
 from mssp.replicas.optimizers import Factored, Gradient
 from mssp.replicas.program import Batch, Constants, Step
 from mssp.replicas.replica import Replica, initial_weights, per_replica, stacked
-from mssp.values import Values
 
 
 class MLPProgram:

@@ -16,10 +16,10 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from mssp.apply import initialize, multipliers_of
 from mssp.description import Claims, described_parameters
-from mssp.param_info import ParamInfo
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.plans import Values
 from mssp.replicas.program import Batch, Constants, Step
 from mssp.replicas.replica import Replica, per_replica
-from mssp.values import Values
 
 
 def mean_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

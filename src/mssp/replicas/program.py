@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mssp.param_info import ParamInfo
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.plans import Values
 from mssp.replicas.optimizers import Gradient
 from mssp.replicas.replica import Replica
-from mssp.values import Values
 
 Constants = Mapping[str, Tensor]  # what a replica has beside its parameters: multipliers, buffers
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from mssp.initial import draw
-from mssp.param_info import ParamInfo
-from mssp.planning import Plan
-from mssp.values import Values
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.plans import Plan, Values
 
 DEFAULT_BETAS = (0.9, 0.999)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from mssp.measure.magnitudes import Pool, Sizes
 from mssp.measure.mlp import MLPProbe
 from mssp.nn.mlp import Multipliers
-from mssp.param_info import ParamInfo
+from mssp.planning.parameter import ParamInfo
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 

@@ -19,7 +19,7 @@ from typing import Any
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
 from mssp.dmft.overlay import Overlay
-from mssp.planning import Plan
+from mssp.planning.plans import Plan
 from mssp.sweep import grids, recorded
 from mssp.sweep.learning_rates import METRICS, Setting, transfers
 from mssp.sweep.recorded import RecordedSweep

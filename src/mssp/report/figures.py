@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from mssp._estimates import Estimate
-from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
 from mssp.report.canvas import (
     INK,
     MUTED,

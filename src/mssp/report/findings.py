@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mssp.coordcheck.judgement import WIDEST
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import judged_of, vague_of
-from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
 from mssp.report.contents import Checked, Contents
 from mssp.report.page import Cell, Row, Table
 from mssp.sweep.transfer import Outcome

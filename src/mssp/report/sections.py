@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mssp import plan_text
 from mssp._environment import __version__
 from mssp.coordcheck import text as check_text
-from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.planning import table
+from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
 from mssp.report.agreement_figures import agreement_figure
 from mssp.report.check_figures import exponents_figure, router_figure, sizes_figure
 from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep, Swept
@@ -277,9 +277,9 @@ def _plan_blocks(plans: Sequence[NamedPlan]) -> list[Block]:
     blocks: list[Block] = []
     for number, each in enumerate(plans, 1):
         plan = each.plan
-        facts = [f"{name}: {' '.join(content.split())}" for name, content in plan_text.facts(plan)]
-        blocks += [Words(f"{each.name}: {plan_text.title(plan)}."), Bullets([*facts, *plan.warnings])]
-        by_role = _plain_table(plan_text.columns(plan), plan_text.rows(plan), f"plan-{number}-roles", "By role.")
+        facts = [f"{name}: {' '.join(content.split())}" for name, content in table.facts(plan)]
+        blocks += [Words(f"{each.name}: {table.title(plan)}."), Bullets([*facts, *plan.warnings])]
+        by_role = _plain_table(table.columns(plan), table.rows(plan), f"plan-{number}-roles", "By role.")
         if not each.header:
             blocks.append(by_role)
             continue

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from mssp._environment import environment, this_host
 from mssp._numbers import positive_or_zero
-from mssp.plan_json import MISSING, differences
+from mssp.planning.document import MISSING, differences
 from mssp.sweep.database import check, connect, create, plain_errors
 from mssp.sweep.owner import OPEN, lives, process_start
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mssp.families import family
-from mssp.planning import Plan
+from mssp.planning.plans import Plan
 from mssp.tuned import Tuned, planned
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 from mssp._estimates import Estimate
-from mssp.planning import Plan
-from mssp.rules import REGIME_FREE
+from mssp.planning.plans import Plan
+from mssp.planning.rules import REGIME_FREE
 from mssp.theory.propagation import Exponent, slack, tabulated
 from mssp.theory.scaling import Implied, case_of
 from mssp.theory.shares import rise

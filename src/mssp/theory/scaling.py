@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from mssp._estimates import slope_of
-from mssp.planning import Plan, plan
+from mssp.planning.plans import Plan, plan
 from mssp.theory.propagation import Case, Exponent, slack
 
 _HELD_BY_READOUT = 1  # a zero readout holds back every gradient but its own by one update

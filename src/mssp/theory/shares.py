@@ -18,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 
 from mssp._estimates import slope_of
-from mssp.planning import Plan
+from mssp.planning.plans import Plan
 
 _TOKENS = 4096
 

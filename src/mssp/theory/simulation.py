@@ -17,12 +17,12 @@ from mssp._estimates import Estimate, mean_of, slope_of
 from mssp.draws import normals
 from mssp.families import family
 from mssp.nn.mlp import MLPConfig
-from mssp.planning import Plan, plan
+from mssp.planning.plans import Plan, plan
+from mssp.planning.recipe import PlanWarning
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.replica import Replica
 from mssp.replicas.watching import watch
-from mssp.settings import PlanWarning
 from mssp.theory.propagation import Case, tabulated
 from mssp.theory.scaling import case_of
 

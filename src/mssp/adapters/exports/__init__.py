@@ -13,7 +13,7 @@ from mssp.adapters.exports import megatron, nanogpt, olmo_core, torchtitan
 from mssp.adapters.exports.sizes import SIDES, Sizes
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 __all__ = ["HOSTS", "SIDES", "Sizes", "export"]
 

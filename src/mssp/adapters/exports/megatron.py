@@ -16,7 +16,7 @@ from mssp.adapters.exports.rows import Group, Parameter, groups, rows
 
 if TYPE_CHECKING:
     from mssp.adapters.exports.sizes import Sizes
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 NAME = "Megatron-core"
 OPTIMIZERS = ("sgd", "adam", "adamw")

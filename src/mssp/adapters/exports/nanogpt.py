@@ -14,7 +14,7 @@ from mssp.adapters.exports.rows import Group, Parameter, groups, rows
 
 if TYPE_CHECKING:
     from mssp.adapters.exports.sizes import Sizes
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 NAME = "nanoGPT"
 OPTIMIZERS = ("sgd", "adam", "adamw")

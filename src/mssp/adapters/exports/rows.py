@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from mssp.adapters.exports.sizes import FIXED, Side, Sizes
-from mssp.param_info import ParamInfo
-from mssp.rules import GAINS
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.rules import GAINS
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
-    from mssp.values import Values
+    from mssp.planning.plans import Plan, Values
 
 How = Literal["normal", "own fan-in", "tied", "zeros", "ones"]
 # What an axis of a tensor has to be: that size, one that grows as the width does, or any.
@@ -29,7 +28,7 @@ class Parameter:
 
     Args:
         pattern: a name; ``*`` stands for anything.
-        role: one of ``mssp.rules.ROLES``.
+        role: one of ``mssp.planning.rules.ROLES``.
         axes: the tensor's axes in order, each a size by name (``width``, ``experts``, ``2*expert_width``), ``any``,
             or several multiplied where a host lays them along one axis.
         fan_in, fan_out: the two sides of a ``hidden`` matrix, where they are not the width.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mssp._numbers import positive_int
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 # By the name of the flag, and in words.
 SIDES = {

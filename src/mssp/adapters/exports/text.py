@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 from mssp.adapters.exports.rows import Group, Row
 from mssp.adapters.exports.sizes import Sizes
-from mssp.plan_text import OPTIMIZER_NAMES, SCHEME_NAMES
-from mssp.rules import BIASES, GAINS, REGIME_FREE
+from mssp.planning.rules import BIASES, GAINS, REGIME_FREE
+from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
-    from mssp.power import Power
+    from mssp.planning.plans import Plan
+    from mssp.planning.power import Power
 
 _COLUMNS = 120
 

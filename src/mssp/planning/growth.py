@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from mssp.rules import REGIMES
-from mssp.shape import SYMBOLS, Shape
+from mssp.planning.rules import REGIMES
+from mssp.planning.shape import SYMBOLS, Shape
 
 # What grows in each regime (the paper, "Scaling axes"). Depth composes with all of them and decides nothing.
 GROWING = {"I": {"N", "N_e"}, "II": {"N", "M", "K"}, "III": {"N", "N_e", "M", "K"}}

@@ -9,6 +9,7 @@ decay gets the inverse factor of its learning rate.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -16,14 +17,41 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
-from mssp import _numbers, plan_json, plan_text, settings
-from mssp.fans import Dims, ParameterSides, check_fits, own_dims, with_fans
-from mssp.power import Power
-from mssp.regime import infer, outside_theory
-from mssp.rules import BIASES, GAINS, REGIME_FREE, ROLES, Rule, check_cell, check_names, rule
-from mssp.settings import ALL, WEIGHT_ROLES, PlanWarning, Recipe
-from mssp.shape import Shape
-from mssp.values import Values
+from mssp._numbers import positive, positive_or_zero
+from mssp.planning import document, recipe, table, validation
+from mssp.planning.growth import infer, outside_theory
+from mssp.planning.parameter import Dims, ParamInfo, check_fits, own_dims, with_fans
+from mssp.planning.power import Power
+from mssp.planning.recipe import PlanWarning, Recipe
+from mssp.planning.rules import BIASES, GAINS, REGIME_FREE, ROLES, Rule, check_cell, check_names, rule
+from mssp.planning.shape import Shape
+from mssp.planning.validation import ALL, WEIGHT_ROLES
+
+
+@dataclass(frozen=True)
+class Values:
+    """What an initializer and an optimizer need. ``eps`` is None for SGD."""
+
+    role: str
+    init_std: float
+    lr: float
+    lr_scale: float  # the scale ratio alone, without the user's multiplier
+    eps: float | None
+    grad_scale: float
+    weight_decay: float
+    tied: bool
+    zero: bool
+    source: str
+
+    def __post_init__(self) -> None:
+        for name, number in vars(self).items():
+            lost = isinstance(number, float) and not math.isfinite(number)
+            if lost or (number == 0 and name in ("lr", "eps")):
+                raise ValueError(f"{name} of {self.role} comes to {number}: outside the range of floating point")
+
+    def json(self) -> dict[str, float | bool | str | None]:
+        return {name: number for name, number in vars(self).items() if name != "role"}
+
 
 DEFAULT_EPS = 1e-8  # Adam's, at the base
 _FORWARD = {"aggregation": Power(K=-1), "residual": Power(L=-1), "tied_readout": Power(N=-1)}
@@ -105,7 +133,7 @@ class Plan:
             return tuned * multiplier * rule.init_std.ratio(target, base)
         return (tuned or 1.0) * multiplier * rule.init_std.value(target)
 
-    def resolve(self, infos: Iterable[ParameterSides]) -> dict[str, Values]:
+    def resolve(self, infos: Iterable[ParamInfo]) -> dict[str, Values]:
         """The numbers of every parameter, by name: a matrix with fans of its own gets its own values.
 
         A side whose size at the base is not given (``base_fan_in``) is taken to grow as its role's does.
@@ -148,7 +176,7 @@ class Plan:
         asked = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "warnings"}
         if isinstance(target, Shape):
             target = target.with_inputs(self.target.inputs)
-        now, _ = settings.recipes(recipe, self.recipe)
+        now, _ = validation.recipes(recipe, self.recipe)
         return plan(**{**asked, "target": target, "recipe": now})
 
     def retuned(
@@ -162,34 +190,34 @@ class Plan:
         """The same plan with other tuned values, in a quarter of the time: a search makes thousands."""
         return replace(
             self,
-            lr=_numbers.positive("lr", lr),
-            lr_mult=settings.by_role("lr_mult", lr_mult, ROLES),
-            init_mult=settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
-            aggregation_mult=_numbers.positive("aggregation_mult", aggregation_mult),
+            lr=positive("lr", lr),
+            lr_mult=validation.by_role("lr_mult", lr_mult, ROLES),
+            init_mult=validation.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
+            aggregation_mult=positive("aggregation_mult", aggregation_mult),
         )
 
     def json(self) -> str:
-        return plan_json.dumps(self)
+        return document.dumps(self)
 
     @property
     def hash(self) -> str:
         """Names what was asked for, not the digits computed: the same on every machine."""
-        return plan_json.digest(self)
+        return document.digest(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
         """Read what ``json()`` wrote; a ValueError says what is wrong with anything else."""
-        return plan_json.loads(text, _from_settings)
+        return document.loads(text, _from_settings)
 
-    def diff(self, other: Plan) -> plan_text.Diff:
+    def diff(self, other: Plan) -> table.Diff:
         """What differs from another plan; prints as a table, false when nothing does."""
-        return plan_text.diff(self, other)
+        return table.diff(self, other)
 
     def markdown(self) -> str:
-        return plan_text.markdown(self)
+        return table.markdown(self)
 
     def __str__(self) -> str:
-        return plan_text.text(self)
+        return table.text(self)
 
     def __hash__(self) -> int:
         return hash(self.hash)
@@ -240,28 +268,28 @@ def plan(
         recipe, tuned_with: batch, steps, warmup and betas at the target and at the base, to be warned of changes.
     """
     check_names(scheme, optimizer, regime)
-    target, base = settings.shapes(target, base)
-    recipe, tuned_with = settings.recipes(recipe, tuned_with)
+    target, base = validation.shapes(target, base)
+    recipe, tuned_with = validation.recipes(recipe, tuned_with)
     asked = Plan(
         target=target,
         base=base,
         scheme=scheme,
         optimizer=optimizer,
         regime=regime,
-        lr=_numbers.positive("lr", lr),
-        eps=_numbers.positive("eps", eps) if eps is not None else None if optimizer == "sgd" else DEFAULT_EPS,
-        weight_decay=_numbers.positive_or_zero("weight_decay", weight_decay),
+        lr=positive("lr", lr),
+        eps=positive("eps", eps) if eps is not None else None if optimizer == "sgd" else DEFAULT_EPS,
+        weight_decay=positive_or_zero("weight_decay", weight_decay),
         readout=readout,
         as_printed=as_printed,
         grad_scale=grad_scale,
-        lr_mult=settings.by_role("lr_mult", lr_mult, ROLES),
-        init_mult=settings.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
-        init_std=settings.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES)),
-        aggregation_mult=_numbers.positive("aggregation_mult", aggregation_mult),
+        lr_mult=validation.by_role("lr_mult", lr_mult, ROLES),
+        init_mult=validation.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
+        init_std=validation.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES)),
+        aggregation_mult=positive("aggregation_mult", aggregation_mult),
         recipe=recipe,
         tuned_with=tuned_with,
     )
-    settings.check(asked)
+    validation.check(asked)
     if regime is None and scheme not in REGIME_FREE:
         asked = replace(asked, regime=infer(base, target))
     check_cell(scheme, asked.regime, optimizer)
@@ -270,7 +298,7 @@ def plan(
 
 def _warned(made: Plan) -> Plan:
     """The plan with its warnings, which are also raised as Python warnings."""
-    found = outside_theory(made.base, made.target, made.regime) + settings.changes(made.tuned_with, made.recipe)
+    found = outside_theory(made.base, made.target, made.regime) + recipe.changes(made.tuned_with, made.recipe)
     if made.rule("router").zero and made.target.active < made.target.experts:
         found.append(
             f"the router starts at zero and routes to {made.target.active} of {made.target.experts}: "

@@ -1,56 +1,22 @@
-"""What a user may ask of a plan, and the words for what they may not."""
+"""Validates the arguments of ``plan()``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from mssp._numbers import positive, positive_int, positive_or_zero
-from mssp.rules import BIASES, GAINS, ROLES
-from mssp.shape import Shape
+from mssp._numbers import positive
+from mssp.planning.recipe import Recipe
+from mssp.planning.rules import BIASES, GAINS, ROLES
+from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 READOUTS = ("zero", "mup", "scheme")
 WEIGHT_ROLES = tuple(role for role in ROLES if role not in GAINS | BIASES)
 ALL = "all"  # in init_std and init_mult: every weight matrix
-
-
-class PlanWarning(UserWarning):
-    """Something the theory does not cover, or a setting that has no effect."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What the theory holds fixed while a model grows; say it, and a plan warns when it changes."""
-
-    betas: tuple[float, float] | None = None
-    batch: int | None = None
-    steps: int | None = None
-    warmup: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.betas is not None:
-            try:
-                betas = tuple(positive_or_zero("betas", beta) for beta in self.betas)
-            except (TypeError, ValueError):
-                betas = ()
-            if len(betas) != 2 or max(betas) >= 1:
-                raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
-            object.__setattr__(self, "betas", betas)
-        for name in ("batch", "steps", "warmup"):
-            given = getattr(self, name)
-            no_warmup = name == "warmup" and type(given) is int and given == 0
-            if given is not None and not no_warmup:
-                object.__setattr__(self, name, positive_int(name, given))
-
-    def filled(self, other: Recipe) -> Recipe:
-        """This recipe, with what it leaves open taken from another."""
-        mine, others = asdict(self), asdict(other)
-        return Recipe(**{name: others[name] if mine[name] is None else mine[name] for name in mine})
 
 
 def check(plan: Plan) -> None:
@@ -102,13 +68,3 @@ def by_role(name: str, given: float | Mapping[str, float] | None, allowed: tuple
                 raise ValueError(f"{name} does not apply to {role}: gains start at 1 and biases at 0; {known}")
             raise ValueError(f"unknown role {role!r} in {name}: {known}")
     return MappingProxyType({role: positive(f"{name} of {role}", number) for role, number in sorted(entries.items())})
-
-
-def changes(tuned_with: Recipe, recipe: Recipe) -> list[str]:
-    """What differs between the run that was tuned and the one that is planned."""
-    before, after = asdict(tuned_with), asdict(recipe)
-    return [
-        f"{name} changes from {before[name]} to {after[name]}: the theory carries hyperparameters at a fixed {name}"
-        for name in before
-        if None not in (before[name], after[name]) and before[name] != after[name]
-    ]

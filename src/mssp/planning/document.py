@@ -14,11 +14,11 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from mssp.settings import Recipe
-from mssp.shape import Shape
+from mssp.planning.recipe import Recipe
+from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 VERSION = 1
 MISSING = object()
@@ -138,7 +138,7 @@ def _no_constant(name: str) -> None:
 
 @cache
 def _schema_text() -> str:
-    return resources.files("mssp").joinpath("schemas", "plan.json").read_text(encoding="utf-8")
+    return resources.files("mssp.planning").joinpath("plan.schema.json").read_text(encoding="utf-8")
 
 
 def schema() -> dict[str, Any]:

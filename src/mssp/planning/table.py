@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mssp import plan_json
 from mssp._tables import align, markdown_table, number
-from mssp.power import Power
-from mssp.rules import BIASES, GAINS, Rule
-from mssp.shape import SYMBOLS
+from mssp.planning.document import MISSING, differences, document
+from mssp.planning.power import Power
+from mssp.planning.rules import BIASES, GAINS, Rule
+from mssp.planning.shape import SYMBOLS
 
 if TYPE_CHECKING:
-    from mssp.planning import Plan
+    from mssp.planning.plans import Plan
 
 SCHEME_NAMES = {
     "mssp": "MSSP",
@@ -107,11 +107,11 @@ class Diff:
 
 
 def diff(plan: Plan, other: Plan) -> Diff:
-    here, there = plan_json.document(plan), plan_json.document(other)
-    for document in (here, there):  # which follow from the rest
-        del document["hash"], document["warnings"]
-    return Diff(tuple(plan_json.differences(here, there, operator.eq)))
+    here, there = document(plan), document(other)
+    for each in (here, there):  # which follow from the rest
+        del each["hash"], each["warnings"]
+    return Diff(tuple(differences(here, there, operator.eq)))
 
 
 def _show(value: Any) -> str:
-    return "–" if value in (None, plan_json.MISSING) else number(value) if isinstance(value, float) else str(value)
+    return "–" if value in (None, MISSING) else number(value) if isinstance(value, float) else str(value)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mssp._numbers import positive_int
-from mssp.model_config import sizes_of
+from mssp.planning.configs import sizes_of
 
 SYMBOLS = {"N": "width", "N_e": "expert_width", "M": "experts", "K": "active", "L": "depth", "D": "inputs"}
 # The two sides of the matrix at hand, for rules that follow a matrix rather than the model.

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mssp import Shape
-from mssp.regime import infer, outside_theory
+from mssp.planning.growth import infer, outside_theory
 
 BASE = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
 

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from mssp.explain import explain
-from mssp.reasons import REASONS
-from mssp.rules import ROLES, SCHEMES
+from mssp.planning.explanation import REASONS, explain
+from mssp.planning.rules import ROLES, SCHEMES
 
 
 def test_every_role_has_a_reason() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
-from mssp.shape import FANS, SYMBOLS
+from mssp.planning.shape import FANS, SYMBOLS
 
 # Fixed printing order, so that equal Powers always look equal.
 _ORDER = ("M", "N", "N_e", "K", "D", *FANS, "L")

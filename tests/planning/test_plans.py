@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import mssp
 from mssp import Plan, PlanWarning, Recipe, Shape
-from mssp.rules import BIASES, GAINS, REGIMES, ROLES
+from mssp.planning.rules import BIASES, GAINS, REGIMES, ROLES
 
 BASE = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
 TARGET = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=16)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import mssp
 from mssp import Shape
-from mssp.rules import ROLES
+from mssp.planning.rules import ROLES
 
 BASE = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
 TARGET = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)

@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Literal, TypeVar
 
-from mssp.power import Power
+from mssp.planning.power import Power
 
 ROLES = (
     "embedding", "norm", "qk_norm", "hidden", "bias", "router", "router_bias", "expert_in", "expert_in_bias",

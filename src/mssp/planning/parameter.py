@@ -1,15 +1,18 @@
-"""What one parameter is: its role, its two sides, its axes."""
+"""What one parameter is: its role, its axes, the two sides of its matrix."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from mssp._numbers import positive_int
-from mssp.rules import BIASES, GAINS, ROLES
+from mssp.planning.rules import BIASES, FAN_IN, FAN_OUT, GAINS, ROLES, one
+from mssp.planning.shape import Shape
 
-_AXES = re.compile(r"\((\d+) (in|out)\)|\((in|out) (\d+)\)|(in|out|vocab)")
+_LAYOUT_AXES = re.compile(r"\((\d+) (in|out)\)|\((in|out) (\d+)\)|(in|out|vocab)")
 OWN: Literal["own"] = "own"
 _PER_EXPERT = frozenset({"expert_in", "expert_in_bias", "expert_out", "expert_out_bias"})
 
@@ -19,7 +22,7 @@ class ParamInfo:
     """One parameter, or what a name pattern stands for.
 
     Args:
-        role: one of ``mssp.rules.ROLES``.
+        role: one of ``mssp.planning.rules.ROLES``.
         fan_in, fan_out: the sides of one matrix; read off the axes where ``layout`` names them.
         expert_axis: the axis of a stacked tensor that runs over experts.
         layout: the other axes in order: ``"out in"`` (torch's Linear), ``"in out"``, ``"vocab out"`` (a lookup: its
@@ -117,7 +120,7 @@ def parse_layout(layout: str) -> list[tuple[str, int]]:
         raise ValueError(f"layout must be a text such as 'out in', got {layout!r}")
     axes = []
     for part in re.findall(r"\([^)]*\)|\S+", layout):
-        match = _AXES.fullmatch(part)
+        match = _LAYOUT_AXES.fullmatch(part)
         count, side, other_side, other_count, plain = match.groups() if match else (0, "", "", 0, "")
         matrices = 1 if plain else int(count or other_count or 0)
         if not matrices:
@@ -127,3 +130,68 @@ def parse_layout(layout: str) -> list[tuple[str, int]]:
     if not axes or len(set(ends)) < len(ends):
         raise ValueError(f"layout {layout!r} must name an input axis, an output axis, or one of each")
     return axes
+
+
+Dims = Mapping[str, float]
+
+
+def with_fans(role: str, shape: Shape) -> dict[str, float]:
+    """The model's dimensions, with the two sides the role's matrix has by rights."""
+    dims = shape.dims
+    return {**dims, "fan_in": FAN_IN.get(role, one).value(dims), "fan_out": FAN_OUT.get(role, one).value(dims)}
+
+
+def own_dims(
+    info: ParamInfo, target: Shape, base: Shape | None, used: Collection[str]
+) -> tuple[Dims, Dims | None, bool]:
+    """The dimensions at target and base with the parameter's own fans, and whether those grow as the role's do.
+
+    ``used`` names the sides that matter: those the rule speaks of.
+    """
+    at_target = with_fans(info.role, target)
+    at_base = with_fans(info.role, base) if base is not None else None
+    usual = True
+    for side, own, own_at_base in (
+        ("fan_in", info.fan_in, info.base_fan_in),
+        ("fan_out", info.fan_out, info.base_fan_out),
+    ):
+        if own is None:
+            continue
+        if at_base is not None:
+            lookup = info.role == "embedding" and side == "fan_in" and own == 1  # a token's input is of order 1
+            follows = own if lookup else own * at_base[side] / at_target[side]
+            if own_at_base is None and side in used and info.role == "hidden" and not _grows(own, target, base):
+                raise ValueError(
+                    f"hidden '{info.name}' has {side} {own}, which is no multiple of the width {target.width}: "
+                    f"say its size at the base, base_{side} (of a Hugging Face model, give the base's config)"
+                )
+            at_base[side] = follows if own_at_base is None else own_at_base
+            usual &= math.isclose(at_base[side], follows)
+        at_target[side] = own
+    return at_target, at_base, usual
+
+
+def check_fits(info: ParamInfo, target: Shape) -> None:
+    """Refuse a parameter whose sizes say that the plan was made for another model."""
+    expected = {**with_fans(info.role, target), "experts": float(target.experts)}
+    sides: dict[str, int | None] = {"experts": info.experts}
+    if info.role != "hidden":  # which has sizes of its own
+        if info.role in FAN_IN and not (info.role == "embedding" and info.fan_in == 1):
+            sides["fan_in"] = info.fan_in
+        if info.role in FAN_OUT:
+            sides["fan_out"] = info.fan_out
+    for side, own in sides.items():
+        if own is not None and own != expected[side]:
+            raise ValueError(
+                f"the plan is for another model: {info.role} '{info.name}' has {side} {own}, "
+                f"but the plan's target {target} asks for {expected[side]:.0f}"
+                + (" (name what else lies along that axis in its layout)" if own % expected[side] == 0 else "")
+            )
+
+
+def _grows(own: int, target: Shape, base: Shape | None) -> bool:
+    """Whether a side can be taken to grow as the width does: a multiple of it, or of what grows with it."""
+    if base is None or base.width == target.width:
+        return True
+    in_proportion = target.expert_width * base.width == base.expert_width * target.width
+    return own % target.width == 0 or (in_proportion and own % target.expert_width == 0)

@@ -9,7 +9,7 @@ import pytest
 
 import mssp
 from mssp import Shape, rule
-from mssp.rules import BIASES, GAINS, OPTIMIZERS, REGIMES, ROLES, SCHEMES
+from mssp.planning.rules import BIASES, GAINS, OPTIMIZERS, REGIMES, ROLES, SCHEMES
 
 A = Shape(width=256, expert_width=64, experts=16, active=8, depth=4, inputs=16)
 B = Shape(width=1024, expert_width=16, experts=64, active=16, depth=2, inputs=4)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import mssp
 from mssp import Plan, PlanWarning, Recipe, Shape
-from mssp.plan_json import schema
-from mssp.rules import REGIMES, ROLES
+from mssp.planning.document import schema
+from mssp.planning.rules import REGIMES, ROLES
 
 BASE = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
 TARGET = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=16)
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 GOLDEN_PLANS: dict[str, dict[str, Any]] = {
     "III-mssp-adamw": {"target": TARGET, "base": BASE, "lr": 4e-3, "weight_decay": 0.1},
     "II-mup-sgd": {"target": TARGET, "regime": "II", "scheme": "mup", "optimizer": "sgd", "lr": 0.04, "readout": "mup"},
