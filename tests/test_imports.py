@@ -16,7 +16,7 @@ PACKAGE = Path(mssp.__file__).parent
 # From the ground up: a module may import those that stand before it.
 ORDER = [
     "_numbers", "_files", "_tables", "_estimates", "_environment", "_lazy",
-    "planning", "families", "tuned", "description", "draws", "initial", "apply", "nn", "data", "adapters", "hf",
+    "planning", "apply", "families", "tuned", "nn", "data", "adapters", "hf",
     "measure", "replicas", "theory", "dmft", "sweep", "coordcheck", "report", "cli", "__main__",
 ]  # fmt: skip
 

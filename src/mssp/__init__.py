@@ -14,9 +14,11 @@ from mssp._lazy import lazy_exports
 if TYPE_CHECKING:
     from mssp import hf
     from mssp._environment import __version__  # noqa: F401
-    from mssp.apply import check_schedule, initialize, param_groups, scale_gradients, verify
+    from mssp.apply.description import describe
+    from mssp.apply.groups import check_schedule, param_groups, scale_gradients
+    from mssp.apply.initial import initialize
+    from mssp.apply.verification import verify
     from mssp.coordcheck.module_runs import check
-    from mssp.description import describe
     from mssp.measure.monitor import monitor
     from mssp.planning.parameter import ParamInfo
     from mssp.planning.plans import Plan, plan
@@ -27,9 +29,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_environment": ("__version__",),
-    "apply": ("check_schedule", "initialize", "param_groups", "scale_gradients", "verify"),
+    "apply": ("check_schedule", "describe", "initialize", "param_groups", "scale_gradients", "verify"),
     "coordcheck.module_runs": ("check",),
-    "description": ("describe",),
     "measure.monitor": ("monitor",),
     "planning": ("ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "plan", "rule"),
 }

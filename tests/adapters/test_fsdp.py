@@ -22,7 +22,7 @@ from torch.multiprocessing.spawn import spawn
 import mssp
 import mssp.hf
 from mssp.adapters.forward_factors import FACTOR
-from mssp.apply import optimizer_for
+from mssp.apply.groups import optimizer_for
 from tests.adapters.tiny_models import config_of, initialized, model_of, plan_of, tokens
 
 RANKS = 2

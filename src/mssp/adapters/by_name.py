@@ -13,8 +13,7 @@ from mssp.adapters.forward_factors import BY_PLAN, FromPlan
 from mssp.adapters.names import Place, for_all_blocks
 from mssp.adapters.probing import RENORMALISED
 from mssp.adapters.transformers import adapt
-from mssp.apply import multipliers_of
-from mssp.description import described_parameters
+from mssp.apply.description import described_parameters, multipliers_of
 from mssp.planning.configs import RENORMALISED_NOTE
 from mssp.planning.document import document
 from mssp.planning.parameter import OWN, ParamInfo

@@ -12,7 +12,7 @@ from mssp.adapters.model_factors import LOGITS
 from mssp.adapters.names import Place
 from mssp.adapters.probing import neutral_gain
 from mssp.adapters.transformers import release
-from mssp.description import name_cleaner, unwrapped
+from mssp.apply.description import name_cleaner, unwrapped
 
 # The last matrices of attention, of dense layers and of experts: what a module returns is linear in them.
 _FINAL_NORMS = frozenset({"norm", "norm_f", "final_layernorm"})

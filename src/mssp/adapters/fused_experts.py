@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mssp.adapters.probing import Gates, gates_of
-from mssp.description import name_cleaner
+from mssp.apply.description import name_cleaner
 from mssp.nn.expert_paths import ExpertWeights
 from mssp.planning.parameter import ParamInfo
 

@@ -16,7 +16,7 @@ from mssp.adapters.configs import config_of, on_meta
 from mssp.adapters.fused_experts import FusedExperts, is_fused
 from mssp.adapters.names import Place, for_all_blocks, info_of
 from mssp.adapters.probing import neutral_gain
-from mssp.description import name_cleaner
+from mssp.apply.description import name_cleaner
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import GAINS
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from mssp.description import name_cleaner
+from mssp.apply.description import name_cleaner
 
 Samples = dict[str, list[float]]
 _COUNT = 4  # entries of each parameter: training moves nearly all of them at every step

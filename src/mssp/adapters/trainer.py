@@ -24,8 +24,10 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from mssp._files import replacing
 from mssp.adapters.reading_back import Samples, differing, read_again, samples_of
-from mssp.apply import check_schedule, inner_optimizer, optimizer_for, same_values, verify
-from mssp.description import DescribesItself, described_parameters, unwrapped
+from mssp.apply.description import described_parameters, unwrapped
+from mssp.apply.groups import check_schedule, inner_optimizer, optimizer_for, same_values
+from mssp.apply.protocols import DescribesItself
+from mssp.apply.verification import verify
 from mssp.planning import document
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning

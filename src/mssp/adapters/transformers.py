@@ -24,7 +24,7 @@ from mssp.adapters.fused_experts import MoE, moe_layers, numbered_layers
 from mssp.adapters.model_factors import LOGITS, factors_for
 from mssp.adapters.parameters import called, infos_of
 from mssp.adapters.probing import GATE_KINDS
-from mssp.description import unwrapped
+from mssp.apply.description import unwrapped
 from mssp.planning.configs import entries_of, read_config
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from mssp._numbers import positive_int
-from mssp.apply import initialize as initialize_by_plan
-from mssp.apply import optimizer_for
+from mssp.apply.description import Claims, described_parameters
+from mssp.apply.groups import optimizer_for
+from mssp.apply.initial import initialize as initialize_by_plan
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Numbers, Series
-from mssp.description import Claims, described_parameters
 from mssp.measure.magnitudes import Pool, rms
 from mssp.measure.modules import Described, Entries, ModuleProbe, own_loss
 from mssp.measure.moe_layers import moe_layers

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from mssp._numbers import positive_int
+from mssp.apply.draws import normals
 from mssp.dmft.constants import SCALES, constants
 from mssp.dmft.experiment import Array, Experiment
-from mssp.draws import normals
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.rules import REGIMES

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 
-from mssp.description import Claims, described_parameters, unwrapped
+from mssp.apply.description import Claims, described_parameters, unwrapped
 from mssp.measure.experts import distance_between_experts, moe_sizes
 from mssp.measure.linear_maps import Layer, layer_sizes
 from mssp.measure.magnitudes import Pool, Sizes, rms

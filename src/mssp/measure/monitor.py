@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
 from mssp._numbers import positive_int
-from mssp.apply import inner_optimizer
-from mssp.description import Claims, described_parameters
+from mssp.apply.description import Claims, described_parameters
+from mssp.apply.groups import inner_optimizer
 from mssp.measure.magnitudes import Sizes
 from mssp.measure.modules import Call, Described, Entries, Loss, ModuleProbe, check_whole
 from mssp.measure.writers import Line, Writer, writers

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mssp.apply import check_routing
-from mssp.description import described_parameters
-from mssp.draws import normals
+from mssp.apply.description import described_parameters
+from mssp.apply.draws import normals
+from mssp.apply.verification import check_routing
 from mssp.nn import backend, mlp
 from mssp.nn.expert_paths import gated_hidden_units
 from mssp.planning.parameter import ParamInfo

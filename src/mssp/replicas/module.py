@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from mssp.apply import initialize, multipliers_of
-from mssp.description import Claims, described_parameters
+from mssp.apply.description import Claims, described_parameters, multipliers_of
+from mssp.apply.initial import initialize
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Values
 from mssp.replicas.program import Batch, Constants, Step

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mssp.initial import draw
+from mssp.apply.initial import draw
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan, Values
 

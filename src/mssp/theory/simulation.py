@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mssp._estimates import Estimate, mean_of, slope_of
-from mssp.draws import normals
+from mssp.apply.draws import normals
 from mssp.families import family
 from mssp.nn.mlp import MLPConfig
 from mssp.planning.plans import Plan, plan

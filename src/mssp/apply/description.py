@@ -11,24 +11,20 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
+from mssp.apply.protocols import DescribesItself, Multiplies
 from mssp.planning.parameter import ParamInfo
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+    from mssp.planning.plans import Plan, Values
 
 Claims = Mapping[str, ParamInfo | str]
 # Parts that wrappers (compile, checkpointing, FSDP1) put into a name; DDP puts "module" in front of all of them.
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 _IN_FRONT = "module"
-
-
-@runtime_checkable
-class DescribesItself(Protocol):
-    """A module that knows the roles of its own parameters, by their local names."""
-
-    def param_infos(self) -> Mapping[str, ParamInfo]: ...
 
 
 def describe(model: nn.Module, claims: Claims | None = None) -> list[ParamInfo]:
@@ -190,3 +186,25 @@ def _merged(infos: list[ParamInfo]) -> ParamInfo:
         names = ", ".join(f"{info.name} as {info.role}" for info in infos)
         raise ValueError(f"one parameter has two roles: {names}")
     return infos[0]
+
+
+def planned_parameters(model: nn.Module, plan: Plan, claims: Claims | None) -> list[tuple[ParamInfo, Tensor, Values]]:
+    """Every trainable parameter of a model with its description and the plan's numbers."""
+    described = described_parameters(model, claims)
+    values = plan.resolve(info for info, _ in described)
+    return [(info, parameter, values[info.name]) for info, parameter in described]
+
+
+def planned_multipliers(model: nn.Module, plan: Plan) -> Iterator[tuple[object, str, str, float]]:
+    """Every factor of the forward pass that the plan sets: the module, its path, the attribute's name, the value."""
+    clean = name_cleaner(model)
+    for path, module in model.named_modules():
+        if isinstance(module, Multiplies):
+            prefix = clean(path)
+            for name, factor in module.plan_multipliers(plan).items():
+                yield module, f"{prefix}." if prefix else "", name, factor
+
+
+def multipliers_of(model: nn.Module, plan: Plan) -> dict[str, float]:
+    """The factors of the forward pass that :func:`initialize` sets, by the paths of their attributes."""
+    return {f"{path}{name}": factor for _, path, name, factor in planned_multipliers(model, plan)}

@@ -1,4 +1,7 @@
-"""Initial values, written into parameters of any device, dtype and sharding."""
+"""Initial values, written into parameters of any device, dtype and sharding.
+
+Everything is worked out before anything is written: a call that fails has touched nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,72 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from mssp.draws import normals
+from mssp.apply.description import Claims, name_cleaner, planned_multipliers, planned_parameters
+from mssp.apply.draws import normals
+from mssp.apply.protocols import Draws, KeepsPlan
+from mssp.apply.verification import check_precision, check_routing
 from mssp.planning.parameter import OWN
 from mssp.planning.rules import BIASES, GAINS
 
 if TYPE_CHECKING:
     from mssp.planning.parameter import ParamInfo
-    from mssp.planning.plans import Values
+    from mssp.planning.plans import Plan, Values
+
+
+def initialize(
+    model: nn.Module,
+    plan: Plan,
+    claims: Claims | None = None,
+    *,
+    seed: int = 0,
+    gate: str | None = None,
+    random_routing: bool = False,
+) -> None:
+    """Give every trainable parameter its initial value, in place, and the models of ``mssp.nn`` their multipliers.
+
+    The values depend on the seed and the parameter's name alone: not on order, device, wrapping or sharding.
+
+    Args:
+        claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
+        gate: ``sigmoid``, ``softmax`` or ``renormalised``, to be warned where it does not go with tied experts.
+        random_routing: you add routing noise, or a random router bias afterwards, which zero routers with top-K need.
+
+    The routers of ``mssp.nn`` say both of themselves.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
+    described = planned_parameters(model, plan, claims)
+    check_routing(plan, model, [info for info, _, _ in described], gate, random_routing)
+    check_precision(plan, described)
+    multipliers = list(planned_multipliers(model, plan))
+    kept = [info.name for info, _, _ in described if info.start == OWN]
+    for info, parameter, _ in described:
+        if parameter.is_meta:
+            also = f" and what keeps the model's own values ({', '.join(kept[:2])}, …)" if kept else ""
+            raise ValueError(
+                f"{info.name} is on the meta device: call model.to_empty(device=...) first, tie again what is tied, "
+                f"and fill its buffers{also}"
+            )
+        if not parameter.is_floating_point():
+            raise ValueError(f"{info.name} has dtype {parameter.dtype}: initial weights are floating-point numbers")
+        if 0 in (parameter.stride(axis) for axis, size in enumerate(parameter.shape) if size > 1):
+            raise ValueError(f"{info.name} is an expanded view, whose entries share memory: clone it first")
+    with torch.no_grad():
+        for info, parameter, values in described:
+            fill(parameter, info, values, seed)
+        clean = name_cleaner(model)
+        for name, module in model.named_modules():
+            if isinstance(module, Draws):
+                module.draw_for_plan(seed, clean(name))
+    for module, _, name, factor in multipliers:
+        setattr(module, name, factor)
+    for module in model.modules():
+        if isinstance(module, KeepsPlan):
+            module.keep_plan(plan)
+
 
 Region = tuple[slice, ...]
 

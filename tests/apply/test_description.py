@@ -8,7 +8,7 @@ from torch import nn
 
 import mssp
 from mssp import ParamInfo, describe
-from mssp.description import name_cleaner
+from mssp.apply.description import name_cleaner
 from mssp.planning.parameter import parse_layout
 from mssp.planning.rules import ROLES
 from own_transformer import CLAIMS, Transformer

@@ -1,0 +1,159 @@
+"""A plan as parameter groups of an optimizer, and schedules that keep to it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from statistics import median_low
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from mssp.apply.description import Claims, planned_parameters
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
+
+    from mssp.planning.plans import Plan, Values
+
+OPTIMIZER_CLASSES: dict[str, type[Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+# Learning rates may be float32 tensors, and schedules round; wrong values are off by far more.
+_RATIO_TOLERANCE = 1e-6
+
+
+def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> list[dict[str, Any]]:
+    """Parameter groups for ``torch.optim``: ``torch.optim.AdamW(mssp.param_groups(model, plan))``.
+
+    Parameters with equal values share a group. ``lr`` starts at ``initial_lr``; a loop that sets learning rates itself
+    multiplies ``initial_lr`` by its schedule's factor. ``lr_scale`` is the scale ratio, ``lr_mult`` what was tuned.
+    """
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for info, parameter, values in planned_parameters(model, plan, claims):
+        key = (info.role, *(_rounded(x) for x in (values.lr, values.eps, values.weight_decay, values.grad_scale)))
+        if key not in groups:
+            groups[key] = {
+                "params": [],
+                **group_settings(plan, info.role, values),
+                "fans": (info.fan_in, info.fan_out),
+            }
+        groups[key]["params"].append(parameter)
+    _name_apart(list(groups.values()))
+    return list(groups.values())
+
+
+def optimizer_for(model: nn.Module, plan: Plan, claims: Claims | None = None) -> Optimizer:
+    """The plan's optimizer with its groups, and with scaled gradients where the plan asks for them."""
+    make: Callable[..., Optimizer] = OPTIMIZER_CLASSES[plan.optimizer]
+    # The default is what schedules with a rate of their own (a floor) are relative to: the rate that was tuned.
+    optimizer = make(param_groups(model, plan, claims), lr=plan.lr)
+    if plan.grad_scale:
+        scale_gradients(optimizer)
+    return optimizer
+
+
+def inner_optimizer(optimizer: Any) -> Optimizer:
+    """The optimizer that makes the steps: Accelerate's is a shell around it, without hooks of its own."""
+    inner = optimizer
+    while isinstance(getattr(inner, "optimizer", None), torch.optim.Optimizer):
+        inner = inner.optimizer
+    if not isinstance(inner, torch.optim.Optimizer):
+        raise ValueError(f"optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
+    return inner
+
+
+def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
+    """The factor by which a schedule scales all learning rates right now; raises unless it is the same for all."""
+    factors: list[float] = []
+    for index, group in enumerate(optimizer.param_groups):
+        if not {"name", "lr_scale", "lr_mult"} <= group.keys() or not group["lr_scale"] * group["lr_mult"] > 0:
+            raise ValueError(f"group {index} has no name, lr_scale and lr_mult: it was not made by mssp.param_groups")
+        factors.append(float(group["lr"]) / (plan.lr * group["lr_mult"] * group["lr_scale"]))
+    if not factors:
+        raise ValueError("the optimizer has no groups")
+    usual = median_low(factors)
+    for group, factor in zip(optimizer.param_groups, factors, strict=True):
+        if not math.isclose(factor, usual, rel_tol=_RATIO_TOLERANCE):
+            raise ValueError(
+                f"learning rates left the plan's ratios: group '{group['name']}' has lr {float(group['lr']):.4g}, "
+                f"{factor:.4g} of its planned value, where most have {usual:.4g}; "
+                "a schedule must scale each group's initial_lr by one factor"
+            )
+    return usual
+
+
+def scale_gradients(optimizer: Optimizer) -> RemovableHandle:
+    """Scale each group's gradients by its ``grad_scale`` right before every step, for plans made with ``grad_scale``.
+
+    To Adam this is the same as scaling eps, without numbers that underflow. Clip gradients before the step, as usual.
+    After a step ``.grad`` holds scaled gradients until it is zeroed.
+    """
+    for index, group in enumerate(optimizer.param_groups):
+        if "grad_scale" not in group:
+            raise ValueError(f"group {index} has no grad_scale: it was not made by mssp.param_groups")
+    if scales_gradients(optimizer):
+        raise ValueError("the optimizer scales gradients already: call mssp.scale_gradients once")
+    return optimizer.register_step_pre_hook(_scale_before_step)
+
+
+def scales_gradients(optimizer: Optimizer) -> bool:
+    """Whether :func:`scale_gradients` is in force."""
+    # Asked of the optimizer itself, so that a removed hook is not taken for a present one.
+    return _scale_before_step in getattr(optimizer, "_optimizer_step_pre_hooks", {}).values()
+
+
+def _scale_before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if any(callable(given) for given in (*args[1:], *kwargs.values())):  # the first is the optimizer itself
+        raise ValueError("scaled gradients do not go with step(closure): the closure would make them anew, unscaled")
+    for group in optimizer.param_groups:
+        gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
+        if gradients and group["grad_scale"] != 1.0:
+            torch._foreach_mul_(gradients, group["grad_scale"])
+
+
+def group_settings(plan: Plan, role: str, values: Values) -> dict[str, Any]:
+    """What a group of the optimizer holds beside its parameters."""
+    settings = {
+        "lr": values.lr,
+        "initial_lr": values.lr,
+        "lr_scale": values.lr_scale,
+        "lr_mult": plan.lr_mult.get(role, 1.0),
+        "eps": values.eps,
+        "grad_scale": values.grad_scale,
+        "weight_decay": values.weight_decay,
+        "name": role,
+    }
+    return settings if plan.recipe.betas is None else {**settings, "betas": plan.recipe.betas}
+
+
+def _name_apart(groups: list[dict[str, Any]]) -> None:
+    """Names that tell groups apart: the role, with the fans where one role has several groups."""
+    several = {role for role, count in Counter(group["name"] for group in groups).items() if count > 1}
+    taken: Counter[str] = Counter()
+    for group in groups:
+        fan_in, fan_out = group.pop("fans")
+        if group["name"] in several:
+            group["name"] += f" {fan_in}->{fan_out}"
+        taken[group["name"]] += 1
+        if taken[group["name"]] > 1:  # the same sides, grown from different ones
+            group["name"] += f" ({taken[group['name']]})"
+
+
+def _rounded(number: float | None) -> str:
+    return f"{number:.12g}" if number is not None else ""
+
+
+def same_values(found: Any, wanted: Any) -> bool:
+    """Whether a setting of a group (a number, a pair of them, None) is the one that was wanted, but for rounding."""
+    if wanted is None or found is None:
+        return found is wanted
+    pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
+    return all(math.isclose(float(a), float(b), rel_tol=_RATIO_TOLERANCE) for a, b in pairs)

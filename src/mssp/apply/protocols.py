@@ -1,0 +1,50 @@
+"""What a module may say of itself: its parameters, its factors, how it routes, what it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from mssp.planning.parameter import ParamInfo
+
+if TYPE_CHECKING:
+    from mssp.planning.plans import Plan
+
+
+@runtime_checkable
+class DescribesItself(Protocol):
+    """A module that knows the roles of its own parameters, by their local names."""
+
+    def param_infos(self) -> Mapping[str, ParamInfo]: ...
+
+
+@runtime_checkable
+class Multiplies(Protocol):
+    """A module whose forward pass has factors that a plan sets, by the names of its attributes."""
+
+    def plan_multipliers(self, plan: Plan) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class Routes(Protocol):
+    """A router that says how it routes, so that a plan which does not go with it is refused."""
+
+    @property
+    def gate_kind(self) -> str: ...
+
+    @property
+    def random_routing(self) -> bool: ...
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """A module with random numbers beside its parameters, drawn by the seed and its own name."""
+
+    def draw_for_plan(self, seed: int, name: str) -> None: ...
+
+
+@runtime_checkable
+class KeepsPlan(Protocol):
+    """A module that saves the plan it was initialized by with its checkpoints."""
+
+    def keep_plan(self, plan: Plan) -> None: ...

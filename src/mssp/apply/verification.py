@@ -1,0 +1,135 @@
+"""Checks that a plan arrived on a model and its optimizer, and that the model would survive it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mssp.apply.description import Claims, planned_multipliers, planned_parameters
+from mssp.apply.groups import OPTIMIZER_CLASSES, check_schedule, group_settings, same_values, scales_gradients
+from mssp.apply.protocols import Draws, Multiplies, Routes
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.recipe import PlanWarning
+from mssp.planning.validation import ALL
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from mssp.planning.plans import Plan, Values
+
+# Gates whose weights sum to one over the experts: with equal experts the router's gradient cancels.
+_SUMMING_GATES = ("softmax", "renormalised")
+_GATES = ("sigmoid", *_SUMMING_GATES)
+
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | None = None) -> None:
+    """Raise unless every trainable parameter is held once, with the plan's values, and the model has its factors.
+
+    Call it after building or reloading. Learning rates may be anywhere on a schedule (see :func:`check_schedule`).
+    """
+    expected_class = OPTIMIZER_CLASSES[plan.optimizer]
+    # The nearest class of torch's own is compared (AdamW derives from Adam); others pass by their values.
+    nearest = next((kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.optim")), None)
+    if nearest not in (expected_class, torch.optim.Optimizer, None):
+        raise ValueError(f"the plan is for {expected_class.__name__}, the optimizer is {type(optimizer).__name__}")
+    described = planned_parameters(model, plan, claims)
+    held = _groups_by_parameter(optimizer, {id(parameter): info.name for info, parameter, _ in described})
+    for info, parameter, values in described:
+        if id(parameter) not in held:
+            raise ValueError(f"{info.name} is in no group of the optimizer")
+        group = held[id(parameter)]
+        wanted = group_settings(plan, info.role, values)
+        del wanted["name"], wanted["lr"]  # which a schedule moves
+        for key, number in wanted.items():
+            # OneCycleLR starts below the planned rate and notes it as its maximum.
+            found = group.get("max_lr", group.get(key)) if key == "initial_lr" else group.get(key)
+            if not same_values(found, number):
+                raise ValueError(f"{info.name} ({info.role}) has {key} {found}, the plan says {number}")
+    if plan.grad_scale and not scales_gradients(optimizer):
+        raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
+    for module, path, name, factor in planned_multipliers(model, plan):
+        if not same_values(getattr(module, name), factor):
+            raise ValueError(f"{path}{name} is {getattr(module, name)}, the plan says {factor}")
+    check_schedule(optimizer, plan)
+
+
+def _groups_by_parameter(optimizer: Optimizer, names: dict[int, str]) -> dict[int, dict[str, Any]]:
+    """The group that holds each parameter, by id; no parameter twice, and none that the model does not train."""
+    held: dict[int, dict[str, Any]] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if id(parameter) not in names:
+                shape = tuple(parameter.shape)
+                raise ValueError(f"group {index} holds a parameter {shape} that the model does not train")
+            if id(parameter) in held:
+                raise ValueError(f"{names[id(parameter)]} is in two groups")
+            held[id(parameter)] = group
+    return held
+
+
+def check_routing(
+    plan: Plan, model: nn.Module, infos: Sequence[ParamInfo], gate: str | None = None, random_routing: bool = False
+) -> None:
+    """Refuse a plan that the model's routers would not survive, and warn where they would learn late."""
+    if gate not in (*_GATES, None):
+        raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(_GATES)}")
+    known = [module for module in model.modules() if isinstance(module, Routes)]
+    gates = {gate or "", *(router.gate_kind for router in known)}
+    random_routing = random_routing or (bool(known) and all(router.random_routing for router in known))
+    routers = [info for info in infos if info.role == "router"]
+    target = plan.target
+    if routers and plan.roles["router"].zero and target.active < target.experts and not random_routing:
+        unknown = "add routing noise, or a random router bias once initialized, and pass random_routing=True"
+        takes_noise = any(isinstance(router, Draws) for router in known)
+        how = "construct it with noise" if takes_noise else unknown
+        raise ValueError(
+            f"router '{routers[0].name}' would start at zero and route to {target.active} of {target.experts}, which "
+            f"ties every expert: {how}; or plan with scheme 'mup'"
+        )
+    for summing in sorted(gates & set(_SUMMING_GATES)) if routers and plan.roles["expert_in"].tied else ():
+        _warn(
+            f"experts start equal, and a {summing} gate gives the router no gradient until they differ: "
+            "use a sigmoid gate"
+        )
+    for info in infos:
+        if info.tied_readout:
+            _warn_of_tied_readout(plan, info.name, _scales_logits(model, plan))
+
+
+def _scales_logits(model: nn.Module, plan: Plan) -> bool:
+    """Whether the model has the factor of a tied readout itself: on its head, or as an attribute of its own."""
+    known = [module for module in model.modules() if isinstance(module, Multiplies)]
+    return any(isinstance(each, nn.Linear) or "tied_readout" in each.plan_multipliers(plan) for each in known)
+
+
+def _warn_of_tied_readout(plan: Plan, name: str, scaled: bool) -> None:
+    factor = plan.multiplier("tied_readout", relative=True)
+    what = f"{name} is embedding and readout in one: it follows the embedding"
+    if not scaled:
+        _warn(f"{what}; scale logits by {factor:.4g}")
+    if plan.base is not None and not {"embedding", ALL} & set(plan.init_std):
+        # With a base the factor is relative to what was tuned there, and a std of 1 was not.
+        _warn(f"{what} and starts with a std of 1, so that logits start at the order of √N: say init_std of embedding")
+
+
+def check_precision(plan: Plan, described: list[tuple[ParamInfo, Tensor, Values]]) -> None:
+    """In Regime II under MSSP expert_out starts √M larger, and its updates are no larger: relative to it they fall as
+    N^-1/2, below what half precision can hold."""
+    half = [info.name for info, parameter, _ in described if info.role == "expert_out" and parameter.dtype in _HALF]
+    init = plan.rule("expert_out").init_std
+    if half and plan.regime == "II" and init is not None and init.get("M", 0) > 0:
+        _warn(
+            f"{half[0]} is in half precision: in Regime II its relative updates fall as N^-1/2 and are rounded away; "
+            "keep float32 parameters (and use autocast), or an optimizer with float32 master weights"
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, PlanWarning, stacklevel=4)
