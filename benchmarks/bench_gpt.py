@@ -16,7 +16,7 @@ import torch
 
 import mssp
 from mssp.nn import GPT, GPTConfig, MoE
-from mssp.nn.path_timing import milliseconds
+from mssp.nn.experts.timing import milliseconds
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")

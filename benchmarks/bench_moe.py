@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mssp.nn.activations import activation
-from mssp.nn.dispatch import Work, device_name
-from mssp.nn.expert_paths import PATHS, ExpertWeights
-from mssp.nn.experts import apply_experts, chosen_path
-from mssp.nn.path_timing import Problem, Step, matrix_rate, milliseconds, peak_bytes
+from mssp.nn.experts.choice import Work, device_name
+from mssp.nn.experts.paths import PATHS, ExpertWeights
+from mssp.nn.experts.timing import Problem, Step, matrix_rate, milliseconds, peak_bytes
+from mssp.nn.moe import apply_experts, chosen_path
 
 ON_GPU = [
     Work(8192, 1024, 128, 64, 32),

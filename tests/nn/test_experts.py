@@ -12,8 +12,9 @@ import torch._dynamo.testing
 from torch import Tensor
 
 import mssp
-from mssp.nn import Experts, ExpertWeights, MoE, apply_experts, backend
-from mssp.nn.experts import DISPATCHES, chosen_path
+from mssp.nn import Experts, ExpertWeights, MoE, apply_experts
+from mssp.nn.experts import backend
+from mssp.nn.moe import DISPATCHES, chosen_path
 
 N, E, M, K, T = 16, 8, 4, 2, 10
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

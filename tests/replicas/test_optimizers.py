@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mssp.nn import MLPConfig, backend
+from mssp.nn import MLPConfig
+from mssp.nn.experts import backend
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.optimizers import Factored, Gradient, Optimizer

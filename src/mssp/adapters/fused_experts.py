@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mssp.adapters.probing import Gates, gates_of
 from mssp.apply.description import name_cleaner
-from mssp.nn.expert_paths import ExpertWeights
+from mssp.nn.experts.paths import ExpertWeights
 from mssp.planning.parameter import ParamInfo
 
 _ROUTERS = ("gate", "router")  # what a router is called beside its experts

@@ -26,8 +26,8 @@ class DispatchCommand:
     def run(self) -> int:
         import torch
 
-        from mssp.nn.dispatch import load, save
-        from mssp.nn.path_timing import measure_device
+        from mssp.nn.experts.choice import load, save
+        from mssp.nn.experts.timing import measure_device
 
         kind = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         if kind == "cuda" and not torch.cuda.is_available():

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from mssp.measure.magnitudes import Sizes, rms, rms_of_products, total
-from mssp.nn.expert_paths import ExpertWeights
+from mssp.nn.experts.paths import ExpertWeights
 
 Hidden = Callable[[Tensor], Tensor]
 FORWARD = ("init", "A21", "A22", "effective", "cross")

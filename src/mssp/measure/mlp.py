@@ -12,7 +12,7 @@ from mssp.measure.linear_maps import Layer, layer_sizes
 from mssp.measure.magnitudes import Pool, Sizes, rms, total
 from mssp.measure.routing import routing_sizes
 from mssp.nn import mlp
-from mssp.nn.expert_paths import ExpertWeights, hidden_units
+from mssp.nn.experts.paths import ExpertWeights, hidden_units
 
 
 class MLPProbe:

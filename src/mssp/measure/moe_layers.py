@@ -17,7 +17,7 @@ from mssp.adapters.forward_factors import factor_of
 from mssp.adapters.probing import SIGMOID
 from mssp.measure.experts import ExpertLayer
 from mssp.measure.recording import Passage, main_output
-from mssp.nn.expert_paths import ExpertWeights, all_pre_activations, gates_of_all, hidden_units
+from mssp.nn.experts.paths import ExpertWeights, all_pre_activations, gates_of_all, hidden_units
 from mssp.nn.moe import MoE
 from mssp.nn.router import Routing
 

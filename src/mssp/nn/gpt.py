@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mssp._numbers import positive, positive_int, positive_or_zero
-from mssp.nn import backend
 from mssp.nn.activations import activation
-from mssp.nn.experts import check_dispatch
-from mssp.nn.moe import MoE
+from mssp.nn.experts import backend
+from mssp.nn.moe import MoE, check_dispatch
 from mssp.nn.multipliers import WithMultipliers
 from mssp.nn.router import Routing, check_active, check_gate, check_randomness
 from mssp.planning.parameter import ParamInfo

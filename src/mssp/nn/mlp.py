@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mssp._numbers import positive_int
 from mssp.nn.activations import activation
-from mssp.nn.expert_paths import ExpertWeights, all_pre_activations, gates_of_all, mix_all
+from mssp.nn.experts.paths import ExpertWeights, all_pre_activations, gates_of_all, mix_all
 from mssp.nn.multipliers import WithMultipliers, default_aggregation, planned_aggregation
 from mssp.nn.router import Routing, check_active, check_gate, check_randomness, gate_kind, route, router_logits
 from mssp.planning.parameter import ParamInfo

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from mssp.nn.backend import runs_triton
+from mssp.nn.experts.backend import runs_triton
 from mssp.replicas.program import Program
 
 _SHARE = 0.8  # of free memory: allocators and products need room of their own

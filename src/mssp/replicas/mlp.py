@@ -15,8 +15,9 @@ from torch import Tensor
 from mssp.apply.description import described_parameters
 from mssp.apply.draws import normals
 from mssp.apply.verification import check_routing
-from mssp.nn import backend, mlp
-from mssp.nn.expert_paths import gated_hidden_units
+from mssp.nn import mlp
+from mssp.nn.experts import backend
+from mssp.nn.experts.paths import gated_hidden_units
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan, Values
 from mssp.replicas.optimizers import Factored, Gradient

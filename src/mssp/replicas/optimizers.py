@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mssp.measure.magnitudes import rms, rms_of_products
-from mssp.nn.backend import runs_triton
+from mssp.nn.experts.backend import runs_triton
 from mssp.replicas.replica import Rates, per_replica
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from mssp.nn import backend
 from mssp.nn.activations import ACTIVATIONS
-from mssp.nn.expert_paths import PATHS, ExpertWeights
-from mssp.nn.pairs import collect, sort_by_expert, spread
-from mssp.nn.path_timing import peak_bytes
+from mssp.nn.experts import backend
+from mssp.nn.experts.pairs import collect, sort_by_expert, spread
+from mssp.nn.experts.paths import PATHS, ExpertWeights
+from mssp.nn.experts.timing import peak_bytes
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

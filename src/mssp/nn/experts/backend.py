@@ -38,5 +38,5 @@ def readable(x: Tensor) -> bool:
 
 
 def kernels() -> Any:
-    """:mod:`mssp.nn.triton_kernels`, imported when first needed: Triton is not everywhere, and slow to import."""
-    return import_module("mssp.nn.triton_kernels")
+    """:mod:`mssp.nn.experts.triton`, imported when first needed: Triton is not everywhere, and slow to import."""
+    return import_module("mssp.nn.experts.triton")

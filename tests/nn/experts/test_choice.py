@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from mssp.cli import main
-from mssp.nn import dispatch
-from mssp.nn.dispatch import Machine, Timing, Work, dumps, load, loads, save
-from mssp.nn.path_timing import Problem, grid, matrix_rate, measure, milliseconds, peak_bytes
+from mssp.nn.experts import choice
+from mssp.nn.experts.choice import Machine, Timing, Work, dumps, load, loads, save
+from mssp.nn.experts.timing import Problem, grid, matrix_rate, measure, milliseconds, peak_bytes
 
 SPARSE, DENSE = Work(512, 256, 64, 2, 64), Work(512, 256, 64, 64, 64)
 MACHINE = Machine(
@@ -64,7 +64,7 @@ def test_tables_round_trip() -> None:
 
 
 def test_the_package_knows_a_gpu_and_a_cpu() -> None:
-    machines = {(machine.device, machine.dtype): machine for machine in dispatch.table()}
+    machines = {(machine.device, machine.dtype): machine for machine in choice.table()}
     assert {("cuda", "bfloat16"), ("cuda", "float32"), ("cpu", "float32")} <= machines.keys()
     for machine in machines.values():
         assert len(machine.timings) >= 50
@@ -83,39 +83,39 @@ def test_the_package_knows_a_gpu_and_a_cpu() -> None:
 )
 def test_the_benchmark_shapes_take_their_fastest_path(work: Work, path: str) -> None:
     """As they are, and as the sizes that stand for them, compiled and not."""
-    h200 = next(machine for machine in dispatch.table() if machine.dtype == "bfloat16")
-    for tokens in (8192, dispatch.about(8192), dispatch.about(8192, step=16)):
+    h200 = next(machine for machine in choice.table() if machine.dtype == "bfloat16")
+    for tokens in (8192, choice.about(8192), choice.about(8192, step=16)):
         assert h200.best(replace(work, tokens=tokens), ["dense", "grouped", "triton"]) == path
 
 
 def test_another_table_is_read_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inverted = Timing(SPARSE, {"dense": 1.0, "grouped": 1000.0, "loop": 1000.0})
     save(tmp_path / "table.json", [Machine("cpu", "cpu", "float32", "", [inverted])])
-    monkeypatch.setenv(dispatch.VARIABLE, str(tmp_path / "table.json"))
-    for cached in (dispatch.table, dispatch._looked_up):
+    monkeypatch.setenv(choice.VARIABLE, str(tmp_path / "table.json"))
+    for cached in (choice.table, choice._looked_up):
         cached.cache_clear()
     sizes = ("cpu", None, False, 512, 256, 64, 2, 64, False, ("dense", "grouped", "loop"))
-    assert dispatch.fastest(*sizes) == "dense"
-    monkeypatch.delenv(dispatch.VARIABLE)
-    for cached in (dispatch.table, dispatch._looked_up):
+    assert choice.fastest(*sizes) == "dense"
+    monkeypatch.delenv(choice.VARIABLE)
+    for cached in (choice.table, choice._looked_up):
         cached.cache_clear()
-    assert dispatch.fastest(*sizes) == "grouped"
+    assert choice.fastest(*sizes) == "grouped"
 
 
 def test_a_missing_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(dispatch.VARIABLE, "/nowhere/table.json")
-    dispatch.table.cache_clear()
+    monkeypatch.setenv(choice.VARIABLE, "/nowhere/table.json")
+    choice.table.cache_clear()
     with pytest.raises(ValueError, match=r"MSSP_DISPATCH_TABLE names /nowhere/table.json, which is no file"):
-        dispatch.table()
+        choice.table()
 
 
 def test_an_unknown_device_gets_the_path_that_runs_everywhere() -> None:
-    assert dispatch.fastest("mps", None, False, 512, 256, 64, 2, 64, False, ("dense", "grouped", "loop")) == "dense"
+    assert choice.fastest("mps", None, False, 512, 256, 64, 2, 64, False, ("dense", "grouped", "loop")) == "dense"
 
 
 def test_sizes_that_share_an_answer() -> None:
-    assert [dispatch.about(tokens) for tokens in (1, 2, 3, 4, 8192)] == [1, 1, 3, 3, 5793]
-    assert [dispatch.about(tokens, step=16) for tokens in (1, 16, 17, 256, 257, 8192)] == [4, 4, 64, 64, 1024, 16384]
+    assert [choice.about(tokens) for tokens in (1, 2, 3, 4, 8192)] == [1, 1, 3, 3, 5793]
+    assert [choice.about(tokens, step=16) for tokens in (1, 16, 17, 256, 257, 8192)] == [4, 4, 64, 64, 1024, 16384]
 
 
 def test_a_table_of_impossible_times_is_refused() -> None:

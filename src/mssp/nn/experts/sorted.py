@@ -1,7 +1,7 @@
 """Experts on rows sorted by expert, by Triton kernels that read each row from its token.
 
 Registered as operators of torch, so that torch.compile takes them as they are. Nothing of size R x N is kept for the
-backward pass. Shapes as in :mod:`mssp.nn.expert_paths`.
+backward pass. Shapes as in :mod:`mssp.nn.experts.paths`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mssp.nn import backend
-from mssp.nn.pairs import Pairs
+from mssp.nn.experts import backend
+from mssp.nn.experts.pairs import Pairs
 
 
 def sorted_experts(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mssp.nn import backend
+from mssp.nn.experts import backend
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ def table() -> list[Machine]:
     """The table in use: the one MSSP_DISPATCH_TABLE names, or the package's."""
     given = os.environ.get(VARIABLE)
     if not given:
-        return loads((files("mssp.nn") / "dispatch_table.json").read_text("utf-8"), "")
+        return loads((files("mssp.nn.experts") / "dispatch_table.json").read_text("utf-8"), "")
     if not Path(given).is_file():
         raise ValueError(f"{VARIABLE} names {given}, which is no file: `mssp dispatch` writes one")
     return load(Path(given))

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mssp.nn.dispatch import Machine, Timing, Work, device_name
-from mssp.nn.expert_paths import PATHS, ExpertWeights, possible_paths
+from mssp.nn.experts.choice import Machine, Timing, Work, device_name
+from mssp.nn.experts.paths import PATHS, ExpertWeights, possible_paths
 
 _PAUSE = 8_000_000  # clock cycles, about 4 ms: longer than the launches of one step take
 Step = Callable[[], tuple[Tensor, ...]]

@@ -25,11 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mssp.nn import backend
 from mssp.nn.activations import activation
-from mssp.nn.grouped_products import rows_times_matrices
-from mssp.nn.pairs import Pairs, collect, sort_by_expert, spread
-from mssp.nn.sorted_experts import sorted_experts
+from mssp.nn.experts import backend
+from mssp.nn.experts.grouped import rows_times_matrices
+from mssp.nn.experts.pairs import Pairs, collect, sort_by_expert, spread
+from mssp.nn.experts.sorted import sorted_experts
 
 
 @dataclass(frozen=True)
