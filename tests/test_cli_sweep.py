@@ -10,7 +10,7 @@ import pytest
 
 import mssp
 from mssp.cli import main
-from mssp.data.clusters import clusters
+from mssp.data.generated import clusters
 from mssp.data.images import save_npz
 from mssp.families import family
 from mssp.sweep.store import Store

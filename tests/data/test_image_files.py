@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mssp.data import Dataset, from_folder
-from mssp.data.image_files import FolderFiles, arranged
+from mssp.data.images import FolderFiles, arranged
 
 
 def written(root: Path, files: dict[str, bytes]) -> Path:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mssp.data.clusters import clusters
 from mssp.data.dataset import Dataset, Split
+from mssp.data.generated import clusters
 from mssp.replicas import Feed, Lockstep, MLPProgram, Schedule, train
 from mssp.replicas import training as training_module
 from mssp.replicas.memory import bytes_per_replica, even_parts, replicas_that_fit

@@ -15,7 +15,7 @@ import torch
 
 from mssp._environment import pick_device
 from mssp.data import load
-from mssp.data.clusters import clusters
+from mssp.data.generated import clusters
 from mssp.replicas import Schedule
 from mssp.sweep.execution import Job, Local, committing, plan_chunks
 from mssp.sweep.progress import Quiet

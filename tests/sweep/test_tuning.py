@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mssp.data.clusters import clusters
+from mssp.data.generated import clusters
 from mssp.replicas import Schedule
 from mssp.sweep import grids
 from mssp.sweep.evaluation import Evaluator, study_name

@@ -25,8 +25,16 @@ import numpy.typing as npt
 from mssp._files import replacing
 from mssp._numbers import whole
 from mssp.data.dataset import Dataset, Split
-from mssp.data.image_files import ZippedFiles, arranged, pillow_image
-from mssp.data.images import IMAGENET_MEAN, IMAGENET_STD, from_npz, of_images, save_npz
+from mssp.data.images import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    ZippedFiles,
+    arranged,
+    from_npz,
+    of_images,
+    pillow_image,
+    save_npz,
+)
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)

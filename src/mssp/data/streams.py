@@ -5,7 +5,7 @@ of them (normals, permutations) need not be. So both are made here, of integers 
 
 >>> order(3, "order", 0).tolist()
 [0, 2, 1]
->>> bool((normals(10, "noise", 0)[:4] == normals(4, "noise", 0)).all())
+>>> bool((exact_normals(10, "noise", 0)[:4] == exact_normals(4, "noise", 0)).all())
 True
 """
 
@@ -42,7 +42,7 @@ def order(count: int, *key: str | int) -> npt.NDArray[np.int64]:
     return np.argsort(words(count, *key), kind="stable").astype(np.int64)
 
 
-def normals(count: int, *key: str | int) -> npt.NDArray[np.float32]:
+def exact_normals(count: int, *key: str | int) -> npt.NDArray[np.float32]:
     """Standard normal numbers, as sums of twelve uniform ones of 16 bits.
 
     Such a sum has mean 12 · 65535 / 2 and standard deviation 65536 (to 10 digits), and every step is exact, while

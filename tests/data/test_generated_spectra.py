@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mssp.data import Dataset, Split
-from mssp.data.spectra import _transformed, spectra
+from mssp.data.generated import _transformed, spectra
 
 
 @pytest.fixture(scope="module")

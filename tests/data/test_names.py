@@ -41,7 +41,7 @@ def test_a_folder_is_read_as_one(tmp_path: Path) -> None:
         ("a.txt", {}, r"a\.txt is text, which has no classes: use mssp\.data\.from_text_file\('a\.txt'\)"),
         ("none.npz", {}, r"none\.npz does not exist: give an \.npz file, a folder of images or one of clusters"),
         ("no/where", {}, "no/where does not exist"),
-        (__file__, {}, r"test_load\.py is neither an \.npz file nor a folder of images"),
+        (__file__, {}, r"test_names\.py is neither an \.npz file nor a folder of images"),
         (
             "clusters",
             {"noise": 1},

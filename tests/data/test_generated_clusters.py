@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from mssp.data import Dataset, Split
-from mssp.data.clusters import clusters
+from mssp.data.generated import clusters
 
 
 @pytest.fixture(scope="module")
