@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import mssp
-from mssp.adapters.exports import Sizes, export
+from mssp.hosts import Sizes, export
 
 
 def imported(plan: mssp.Plan, host: str, sizes: Sizes | None = None) -> ModuleType:

@@ -15,7 +15,7 @@ import torch
 
 import mssp
 from exported_file import imported, installed
-from mssp.adapters.exports import Sizes
+from mssp.hosts import Sizes
 
 BASE = mssp.Shape(width=32, expert_width=16, experts=4, active=2, depth=1)
 TARGET = mssp.Shape(width=64, expert_width=32, experts=8, active=4, depth=2)

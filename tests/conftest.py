@@ -10,6 +10,9 @@ from hypothesis import settings
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
+# Before anything imports transformers, which reads them once: no network, and none of its messages.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 # Before anything imports the kernels: without a GPU, Triton steps through them on the CPU.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"

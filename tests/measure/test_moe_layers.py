@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import mssp
-from mssp.adapters import fused_experts
+from mssp.hf import experts
 from mssp.measure.experts import BACKWARD, FORWARD, expert_terms
 from mssp.measure.moe_layers import StackedLayer
 from mssp.measure.recording import recorded, wide_copy
@@ -42,7 +42,7 @@ def moe_block(family: str, implementation: str) -> nn.Module:
 
 
 def the_layer(block: nn.Module) -> StackedLayer:
-    (moe,) = fused_experts.moe_layers(block)
+    (moe,) = experts.moe_layers(block)
     return StackedLayer(moe)
 
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import tyro
 
 from mssp._files import replacing
-from mssp.adapters.exports import export
-from mssp.adapters.exports.sizes import Sizes
 from mssp.cli import flags
+from mssp.hosts import export
+from mssp.hosts.rows import Sizes
 
 
 @dataclass

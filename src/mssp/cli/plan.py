@@ -8,8 +8,8 @@ import warnings
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from mssp.adapters.config_plans import with_notes
 from mssp.cli import flags, show
+from mssp.hf.config_plans import with_notes
 from mssp.planning import table
 from mssp.planning.configs import read_config
 from mssp.planning.plans import Plan, plan
@@ -18,7 +18,7 @@ from mssp.planning.shape import Shape
 from mssp.planning.validation import ALL
 
 if TYPE_CHECKING:
-    from mssp.adapters.by_name import ByName
+    from mssp.hf.named_plan import ByName
 
 _MISSING = "is missing: all of width, expert-width, experts, active and depth are needed"
 
@@ -136,7 +136,7 @@ class PlanCommand:
         except ImportError:
             print("mssp: warning: to see the plan by parameter name, install mssp[hf]", file=sys.stderr)
             return None
-        from mssp.adapters.by_name import by_name
+        from mssp.hf.named_plan import by_name
 
         return by_name(made, self.target_config, self.base_config)
 

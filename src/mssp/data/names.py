@@ -25,8 +25,8 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
 
     Args:
         options: of the function that makes it: :func:`mssp.data.generated.clusters`,
-            :func:`mssp.data.generated.spectra`, :func:`mssp.data.downloads.tinyimagenet`, :func:`mssp.data.downloads.cifar10`, :func:`from_npz` or
-            :func:`from_folder`.
+            :func:`mssp.data.generated.spectra`, :func:`mssp.data.downloads.tinyimagenet`,
+            :func:`mssp.data.downloads.cifar10`, :func:`from_npz` or :func:`from_folder`.
     """
     name = str(name_or_path)
     if name in _MAKERS:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from mssp.adapters import fused_experts
-from mssp.adapters.forward_factors import factor_of
-from mssp.adapters.probing import SIGMOID
+from mssp.hf import experts
+from mssp.hf.factors import factor_of
+from mssp.hf.probing import SIGMOID
 from mssp.measure.experts import ExpertLayer
 from mssp.measure.recording import Passage, main_output
 from mssp.nn.experts.paths import ExpertWeights, all_pre_activations, gates_of_all, hidden_units
@@ -112,7 +112,7 @@ class OwnLayer(MoELayer):
 class StackedLayer(MoELayer):
     """A MoE layer of another library, whose experts are called with (tokens, chosen, gates)."""
 
-    def __init__(self, moe: fused_experts.FusedMoE) -> None:
+    def __init__(self, moe: experts.FusedMoE) -> None:
         self._stack, self.router, self.experts = moe.experts, moe.matrix, moe.experts.module
         self._gates = moe.gates()
 
@@ -148,9 +148,9 @@ def moe_layers(model: nn.Module) -> Iterator[MoELayer]:
         if isinstance(module, MoE):
             yield OwnLayer(module)
     for path, module in model.named_modules():
-        if fused_experts.is_fused(module):
+        if experts.is_fused(module):
             with contextlib.suppress(ValueError):  # experts or routers of a kind that is not understood
-                yield StackedLayer(fused_experts.moe_layer(model, path))
+                yield StackedLayer(experts.moe_layer(model, path))
 
 
 def merged(routings: list[Routing]) -> Routing:

@@ -1,1 +1,0 @@
-"""The models and trainers people already have: what their parameters are, and how a plan reaches them."""

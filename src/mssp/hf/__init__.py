@@ -1,0 +1,34 @@
+"""Hugging Face models: what their parameters are, the factors of their forward passes, plans over their configs.
+
+    adapt(model, base)  ->  mssp.initialize, mssp.param_groups, mssp.verify need no claims
+
+It imports planning, apply and nn. transformers is imported where a model or the Trainer is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mssp._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mssp.hf.adaptation import adapt, release
+    from mssp.hf.config_plans import plan
+    from mssp.hf.folding import fold
+    from mssp.hf.named_plan import by_name
+    from mssp.hf.parameters import checkpoint_infos
+    from mssp.hf.trainer import PlanCallback, optimizer_factory
+
+_HOMES = {
+    "adaptation": ("adapt", "release"),
+    "config_plans": ("plan",),
+    "folding": ("fold",),
+    "named_plan": ("by_name",),
+    "parameters": ("checkpoint_infos",),
+    "trainer": ("PlanCallback", "optimizer_factory"),
+}
+__all__ = [
+    "PlanCallback", "adapt", "by_name", "checkpoint_infos", "fold", "optimizer_factory", "plan", "release",
+]  # fmt: skip
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,0 +1,178 @@
+"""Experts that a foreign module keeps as tensors [experts, ., .], read by the flags its class carries.
+
+In ``transformers`` every such class says of itself whether its experts are gated, have biases, keep inputs first
+(transposed) and interleave gate and up. Nothing is read off a shape: for square experts it would say anything.
+
+Shapes: E experts, N width, F expert width, G rows of the first layer (2F where gated, else F), T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mssp.apply.description import name_cleaner
+from mssp.hf.probing import Gates, gates_of
+from mssp.nn.experts.paths import ExpertWeights
+from mssp.planning.parameter import ParamInfo
+
+_ROUTERS = ("gate", "router")  # what a router is called beside its experts
+_FLAGS = ("num_experts", "has_gate", "has_bias", "is_transposed", "is_concatenated")
+
+
+def is_fused(module: nn.Module) -> bool:
+    """Whether a module keeps its experts as stacked tensors and says how."""
+    return all(hasattr(module, flag) for flag in _FLAGS)
+
+
+@dataclass(frozen=True)
+class FusedExperts:
+    """What the flags of an experts module mean.
+
+    ``first`` and ``second`` are the local names of the two stacks; a bias is called as its stack with ``_bias``.
+    """
+
+    module: nn.Module
+    gated: bool
+    biased: bool
+    inputs_first: bool
+    interleaved: bool
+
+    @classmethod
+    def of(cls, module: nn.Module, name: str) -> FusedExperts:
+        """The flags of a module; ``name`` is for the refusal of what no role covers."""
+        if getattr(module, "has_post_expert_norm", False):
+            raise ValueError(f"{name} has a norm after each expert, for which there is no rule")
+        gated = bool(module.has_gate)
+        interleaved = gated and not module.is_concatenated
+        found = cls(module, gated, bool(module.has_bias), bool(module.is_transposed), interleaved)
+        expected = set(found.infos())
+        held = set(dict(module.named_parameters()))
+        if held != expected:
+            listed = ", ".join(sorted(held ^ expected))
+            raise ValueError(f"{name} does not hold the tensors that its flags announce: {listed}")
+        return found
+
+    @property
+    def first(self) -> str:
+        return "gate_up_proj" if self.gated else "up_proj"
+
+    @property
+    def second(self) -> str:
+        return "down_proj"
+
+    def infos(self) -> dict[str, ParamInfo]:
+        """What the tensors are, by their local names."""
+        rows = ("(out 2)" if self.interleaved else "(2 out)") if self.gated else "out"
+        first, second = (f"in {rows}", "in out") if self.inputs_first else (f"{rows} in", "out in")
+        infos = {
+            self.first: ParamInfo("expert_in", layout=first, expert_axis=0),
+            self.second: ParamInfo("expert_out", layout=second, expert_axis=0),
+        }
+        if self.biased:
+            infos[f"{self.first}_bias"] = ParamInfo("expert_in_bias", layout=rows, expert_axis=0)
+            infos[f"{self.second}_bias"] = ParamInfo("expert_out_bias", layout="out", expert_axis=0)
+        return infos
+
+    def parts(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
+        """Views of one stack as the matrices it is made of: gate and up where both lie in it."""
+        if name not in (self.first, f"{self.first}_bias") or not self.gated:
+            return {"": tensor}
+        axis = 1 if name.endswith("_bias") or not self.inputs_first else 2
+        half = tensor.shape[axis] // 2
+        if self.interleaved:
+            index = [slice(None)] * axis
+            return {"gate": tensor[(*index, slice(0, None, 2))], "up": tensor[(*index, slice(1, None, 2))]}
+        return {"gate": tensor.narrow(axis, 0, half), "up": tensor.narrow(axis, half, half)}
+
+    def weights(self, values: Callable[[Tensor], Tensor]) -> ExpertWeights:
+        """The weights as our own experts keep them: hidden units on axis 1, the gate's rows before up's."""
+        held = {name: values(parameter) for name, parameter in self.module.named_parameters()}
+        first = torch.cat(list(self.parts(self.first, held[self.first]).values()), 2 if self.inputs_first else 1)
+        w_in = first.mT if self.inputs_first else first
+        w_out = held[self.second] if self.inputs_first else held[self.second].mT
+        if not self.biased:
+            return ExpertWeights(w_in.contiguous(), w_out.contiguous())
+        b_in = torch.cat(list(self.parts(f"{self.first}_bias", held[f"{self.first}_bias"]).values()), 1)
+        return ExpertWeights(w_in.contiguous(), w_out.contiguous(), b_in, held[f"{self.second}_bias"])
+
+    def hidden(self, pre: Tensor) -> Tensor:
+        """What the module makes of its first layer's outputs, given in our order [..., G]: its own activation."""
+        if self.interleaved:
+            pre = torch.stack(pre.chunk(2, -1), -1).flatten(-2)
+        activation: Callable[[Tensor], Tensor] = getattr(self.module, "_apply_gate" if self.gated else "act_fn")
+        return activation(pre)
+
+
+@dataclass(frozen=True)
+class FusedMoE:
+    """A router beside a stack of experts; ``name`` is the path of the module that holds both."""
+
+    name: str
+    router: nn.Module
+    experts: FusedExperts
+
+    @property
+    def summed(self) -> list[nn.Module]:
+        """The modules whose outputs, or the sum of whose outputs, are the sum over experts."""
+        return [self.experts.module]
+
+    @property
+    def matrix(self) -> nn.Module:
+        """The module that holds the router's matrix: the router itself, or a Linear inside it."""
+        holders = [each for each in self.router.modules() if "weight" in each._parameters]
+        if len(holders) != 1:
+            raise ValueError(f"{self.name}'s router has {len(holders)} matrices, where one was expected")
+        return holders[0]
+
+    def gates(self) -> Gates:
+        """How the router makes gates."""
+        experts, width = self.matrix.get_parameter("weight").shape
+        return gates_of(self.router, width, experts, f"{self.name}'s router")
+
+
+@dataclass(frozen=True)
+class NumberedMoE:
+    """A router beside experts that are modules of their own. How it makes gates is in the code around them."""
+
+    name: str
+    router: nn.Module
+    summed: tuple[nn.Module, ...]
+
+
+MoE = FusedMoE | NumberedMoE
+
+
+def numbered_layers(model: nn.Module) -> Iterator[NumberedMoE]:
+    """The MoE layers of a model whose experts are modules of their own."""
+    clean = name_cleaner(model)
+    for path, module in model.named_modules():
+        if path.rpartition(".")[2] == "experts" and isinstance(module, nn.ModuleList):
+            parent = path.rpartition(".")[0]
+            yield NumberedMoE(clean(parent), _router_in(model.get_submodule(parent), clean(parent)), tuple(module))
+
+
+def moe_layers(model: nn.Module) -> Iterator[FusedMoE]:
+    """The MoE layers of a model whose experts are stacked."""
+    for path, module in model.named_modules():
+        if is_fused(module):
+            yield moe_layer(model, path)
+
+
+def moe_layer(model: nn.Module, path: str) -> FusedMoE:
+    """The MoE layer whose experts are the stack at this path."""
+    clean = name_cleaner(model)
+    parent = path.rpartition(".")[0]
+    router = _router_in(model.get_submodule(parent), clean(parent))
+    return FusedMoE(clean(parent), router, FusedExperts.of(model.get_submodule(path), clean(path)))
+
+
+def _router_in(block: nn.Module, name: str) -> nn.Module:
+    routers = [child for called, child in block.named_children() if called in _ROUTERS]
+    if len(routers) != 1:
+        called = " or ".join(_ROUTERS)
+        raise ValueError(f"{name} has {len(routers)} routers called {called} beside its experts, not one")
+    return routers[0]

@@ -1,0 +1,61 @@
+"""Factors of the forward pass multiplied into weights: the same model without hooks, for engines that know of none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from mssp.apply.description import name_cleaner, unwrapped
+from mssp.hf.adaptation import release
+from mssp.hf.factors import BY_PLAN, FACTOR, LOGITS, FromPlan, factor_of
+from mssp.hf.probing import neutral_gain
+from mssp.hf.vocabulary import Place
+
+# The last matrices of attention, of dense layers and of experts: what a module returns is linear in them.
+_FINAL_NORMS = frozenset({"norm", "norm_f", "final_layernorm"})
+_LAST = frozenset({"o_proj", "out_proj", "down_proj", "output_linear", "w2"})
+
+
+def fold(model: nn.Module) -> None:
+    """Multiply every factor into the weights behind it, in place, and take the hooks off: for a trained model.
+
+    What comes out computes what the adapted model did, and is a checkpoint like any other. It is no longer the model
+    that the plan speaks of: keep the unfolded one for further training.
+    """
+    model = unwrapped(model)
+    clean = name_cleaner(model)
+    changes: list[tuple[Tensor, float, float]] = []
+    for path, module in model.named_modules():
+        factor = factor_of(module)
+        if FACTOR not in module.__dict__ or factor == 1.0:
+            continue
+        behind = list(_behind(model, module, clean(path)))
+        if not behind:
+            raise ValueError(f"{clean(path)} has a factor of {factor} and no last matrix that could take it")
+        changes += [(parameter, factor, shift) for parameter, shift in behind]
+    with torch.no_grad():
+        for parameter, factor, shift in changes:
+            parameter.add_(shift).mul_(factor).sub_(shift)
+    release(model)
+
+
+def _behind(model: nn.Module, module: nn.Module, name: str) -> Iterator[tuple[nn.Parameter, float]]:
+    """The parameters that a module's output is linear in, each with what is added to it before it multiplies."""
+    by_plan = module.__dict__.get(BY_PLAN)
+    if isinstance(by_plan, FromPlan) and by_plan.what == LOGITS.what:
+        # Of a readout that is the embedding, the norm before it takes the factor: lookups stay what they are.
+        for path, each in model.named_modules():
+            if Place.of(f"{path}.weight").block is None and path.rpartition(".")[2] in _FINAL_NORMS:
+                yield from _behind(model, each, path)
+    elif "weight" in module._parameters:  # a norm, or a matrix by itself
+        for local, parameter in module.named_parameters(recurse=False):
+            neutral = neutral_gain(module, name) if local == "weight" and parameter.dim() == 1 else 1.0
+            yield parameter, 1.0 - neutral
+    else:
+        for local, parameter in module.named_parameters():
+            owner, _, kind = local.rpartition(".")
+            last = owner.rpartition(".")[2] if kind in ("weight", "bias") else kind.removesuffix("_bias")
+            if last in _LAST:
+                yield parameter, 0.0

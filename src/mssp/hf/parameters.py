@@ -1,0 +1,138 @@
+"""What every parameter of a Hugging Face model is: by its name, by the flags of its class, beside the base's.
+
+The vocabulary (``names``) and the classes of experts (``fused_experts``) say what a parameter is. The model itself says
+where its gains are neutral, and the model that was tuned, built on the meta device, which sides have grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from mssp.apply.description import name_cleaner
+from mssp.hf.experts import FusedExperts, is_fused
+from mssp.hf.meta import config_of, on_meta
+from mssp.hf.probing import neutral_gain
+from mssp.hf.vocabulary import Place, for_all_blocks, info_of
+from mssp.planning.parameter import ParamInfo
+from mssp.planning.rules import GAINS
+
+
+def infos_of(model: nn.Module, base: Any = None) -> dict[str, ParamInfo]:
+    """What every parameter of a model is, by its clean name, with its sides at the base where a base is given."""
+    clean = name_cleaner(model)
+    shapes = {clean(name): tuple(each.shape) for name, each in model.named_parameters(remove_duplicate=False)}
+    trainable = {clean(name) for name, each in model.named_parameters(remove_duplicate=False) if each.requires_grad}
+    stacks = dict(_stacks(model, clean))
+    infos, unknown = {}, []
+    for name, shape in shapes.items():
+        found = stacks.get(name) or info_of(name, shape)
+        if found is not None:
+            infos[name] = found
+        elif name in trainable:
+            unknown.append(f"{for_all_blocks(name)} {shape}")
+    if unknown:
+        raise ValueError(f"{called(model)} has parameters that are not understood: {', '.join(dict.fromkeys(unknown))}")
+    at_base = None if base is None else _Base.of(model, base)
+    head = _head_size(model)
+    return {name: _fitted(model, name, shapes, info, at_base, head) for name, info in infos.items()}
+
+
+def _stacks(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[str, ParamInfo]]:
+    for path, module in model.named_modules():
+        if is_fused(module):
+            for local, info in FusedExperts.of(module, clean(path)).infos().items():
+                yield f"{clean(path)}.{local}", info
+
+
+def _fitted(
+    model: nn.Module,
+    name: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    info: ParamInfo,
+    base: _Base | None,
+    head: int | None,
+) -> ParamInfo:
+    """A description with what this model adds to the vocabulary's: where gains start, which sides the base has."""
+    before = None if base is None else base.shape_of(name)
+    if info.role == "qk_norm":
+        grows = before is not None and before != shapes[name]
+        # Queries and keys have norms of one kind, and with a single key head only the queries' tells which.
+        of_queries = shapes.get(name.replace("k_norm", "q_norm"), shapes[name])
+        over_heads = name.endswith(("q_norm.weight", "k_norm.weight")) and of_queries != (head,)
+        if over_heads and head is None:
+            raise ValueError(f"{name} {shapes[name]}: heads have several sizes, and whether it is of one is not known")
+        info = replace(info, role="norm") if grows or over_heads else info
+    if info.role in GAINS and name.endswith(".weight"):
+        owner = model.get_submodule(name.rpartition(".")[0])
+        info = replace(info, start=_neutral(owner, name))
+    if info.role == "hidden" and before is not None and info.base_fan_in is None:
+        sides = info.fitted(name, before, info.tied_as)
+        info = replace(info, base_fan_in=sides.fan_in, base_fan_out=sides.fan_out)
+    elif info.role == "hidden" and before is not None:  # a kernel of fixed size on channels that grow
+        info = replace(info, base_fan_out=before[0])
+    return info
+
+
+def _neutral(norm: nn.Module, name: str) -> float | None:
+    start = neutral_gain(norm, name)
+    return None if start == 1.0 else start
+
+
+def _head_size(model: nn.Module) -> int | None:
+    """The size of an attention head, as the attention modules have it."""
+    found = {getattr(module, "head_dim", None) for module in model.modules()}
+    sizes = [size for size in found if isinstance(size, int)]
+    return sizes[0] if len(sizes) == 1 else None
+
+
+class _Base:
+    """The shapes of the model that was tuned, which is built on the meta device: no memory, no weights."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._by_block: dict[str, dict[int | None, tuple[int, ...]]] = {}
+        for name, shape in shapes.items():
+            place = Place.of(name)
+            self._by_block.setdefault(for_all_blocks(place.local), {})[place.block] = shape
+
+    @classmethod
+    def of(cls, model: nn.Module, base: Any) -> _Base:
+        small = on_meta(base, like=model)
+        return cls({name: tuple(each.shape) for name, each in small.named_parameters(remove_duplicate=False)})
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of a parameter at the base: of the same block, or of any where all blocks agree."""
+        place = Place.of(name)
+        blocks = self._by_block.get(for_all_blocks(place.local))  # whichever expert it is
+        if blocks is None:
+            raise ValueError(f"the base has no {for_all_blocks(name)}: base and target must be of one architecture")
+        shapes = set(blocks.values())
+        if len(shapes) > 1 and place.block not in blocks:
+            raise ValueError(
+                f"{name} has no partner at the base: there {place.local} has sizes of its own in each block"
+            )
+        return blocks[place.block] if place.block in blocks else shapes.pop()
+
+
+def checkpoint_infos(shapes: Mapping[str, tuple[int, ...]], config: Any, base: Any = None) -> dict[str, ParamInfo]:
+    """What the tensors of a checkpoint are, by the names they have on disk: one for each matrix of each expert.
+
+    ``config`` and ``base`` are those of the model that was saved and of the one that was tuned. What has the same name
+    in memory is described as there.
+    """
+    config = config_of(config)
+    in_memory = infos_of(on_meta(config), None if base is None else config_of(base))
+    infos = {name: in_memory.get(name) or info_of(name, shape) for name, shape in shapes.items()}
+    unknown = [f"{for_all_blocks(name)} {shapes[name]}" for name, info in infos.items() if info is None]
+    if unknown:
+        raise ValueError(f"the checkpoint has tensors that are not understood: {', '.join(dict.fromkeys(unknown))}")
+    return {name: info.fitted(name, shapes[name], info.tied_as) for name, info in infos.items() if info is not None}
+
+
+def called(model: nn.Module) -> str:
+    """A model in words."""
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    return type(model).__name__ + (f" (model_type '{kind}')" if kind else "")

@@ -1,0 +1,49 @@
+"""The hosts by name, and ``export``, which writes a plan for one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mssp.hosts import megatron, nanogpt, olmo_core, torchtitan
+from mssp.hosts.rows import Sizes
+
+if TYPE_CHECKING:
+    from mssp.planning.plans import Plan
+
+HOSTS = {"torchtitan": torchtitan, "megatron": megatron, "olmo-core": olmo_core, "nanogpt": nanogpt}
+
+
+def export(plan: Plan, host: str, sizes: Sizes | None = None, qk_norm: str | None = None) -> str:
+    """The Python file that brings a plan into a host.
+
+    >>> from mssp import Shape, plan
+    >>> base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
+    >>> target = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)
+    >>> print(export(plan(target, base, lr=4e-3), "torchtitan").splitlines()[0][:28])
+    # MSSP, Regime III, AdamW; p
+
+    Args:
+        host: one of :data:`HOSTS`.
+        sizes: sides of hidden matrices that the plan does not know; those not said grow with the width.
+        qk_norm: for OLMo-core, whether norms of queries and keys are over the ``full`` width (default) or a ``head``.
+    """
+    if host not in HOSTS:
+        raise ValueError(f"unknown host {host!r}: use one of {', '.join(HOSTS)}")
+    if qk_norm is not None and host != "olmo-core":
+        raise ValueError(f"qk_norm is a question for olmo-core only: {host} has one kind")
+    module = HOSTS[host]
+    if plan.optimizer not in module.OPTIMIZERS:
+        raise ValueError(f"{module.NAME} does not take {plan.optimizer}: plan with {' or '.join(module.OPTIMIZERS)}")
+    if plan.grad_scale and host != "nanogpt":
+        raise ValueError(
+            f"the plan scales gradients instead of eps, which {module.NAME} cannot: plan without grad_scale"
+        )
+    target = plan.target
+    if plan.roles["router"].zero and target.active < target.experts and host != "nanogpt":
+        raise ValueError(
+            f"the plan starts routers at zero, and {module.NAME} routes to {target.active} of {target.experts} without "
+            "noise, which would tie every expert: plan with scheme mup"
+        )
+    if host == "olmo-core":
+        return olmo_core.write(plan, sizes or Sizes(), qk_norm or "full")
+    return str(module.write(plan, sizes or Sizes()))

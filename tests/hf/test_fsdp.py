@@ -1,0 +1,188 @@
+"""Sharded models of transformers, and accelerate: two processes, gloo, CPU."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.spawn import spawn
+
+import mssp
+import mssp.hf
+from mssp.apply.groups import optimizer_for
+from mssp.hf.factors import FACTOR
+from tests.hf.tiny_models import config_of, initialized, model_of, plan_of, tokens
+
+RANKS = 2
+BASE = mssp.Shape(width=32, expert_width=16, experts=3, active=1, depth=1)
+# Three times three experts on two ranks, so that their parts are unequal.
+TARGET = mssp.Shape(width=64, expert_width=32, experts=9, active=3, depth=2)
+
+
+def plan(scheme: str = "mssp", **changes: Any) -> mssp.Plan:
+    return plan_of(TARGET, BASE, scheme=scheme, readout="mup", aggregation_mult=1.5, lr=1e-2, **changes)
+
+
+def adapted() -> nn.Module:
+    model = model_of(config_of("olmoe", TARGET))
+    mssp.hf.adapt(model, base=config_of("olmoe", BASE))
+    return model
+
+
+def shard(model: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (RANKS,))
+    layers = model.get_submodule("model.layers")
+    assert isinstance(layers, nn.ModuleList)
+    for block in layers:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    assert all(isinstance(each, DTensor) for each in model.parameters())
+    return model
+
+
+def whole(tensor: Tensor) -> Tensor:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def assert_same(sharded: nn.Module, reference: nn.Module, tolerance: float = 0.0) -> None:
+    pairs = zip(sharded.named_parameters(), reference.named_parameters(), strict=True)
+    for (name, found), (same_name, wanted) in pairs:
+        assert name == same_name
+        assert torch.allclose(whole(found), wanted.detach(), rtol=tolerance, atol=tolerance * 1e-2), name
+
+
+def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) -> Tensor:
+    """The loss after a few steps; all ranks have the same batch, so that the mean of gradients is one process's."""
+    for step in range(steps):
+        batch = tokens(step)
+        loss: Tensor = model(batch, labels=batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.detach()
+
+
+def check_initial_weights() -> None:
+    for scheme in ("mssp", "mup"):
+        reference = initialized(adapted(), plan(scheme))
+        before = shard(initialized(adapted(), plan(scheme)))
+        after = initialized(shard(adapted()), plan(scheme))
+        for sharded in (before, after):
+            assert_same(sharded, reference)
+            for name, parameter in sharded.named_parameters():
+                if ".experts." in name:
+                    first, *others = whole(parameter)
+                    assert [torch.equal(one, first) for one in others] == [scheme == "mssp"] * 8, name
+
+
+def check_forward_pass() -> None:
+    reference = initialized(adapted(), plan("mup"))
+    sharded = shard(initialized(adapted(), plan("mup")))
+    factors = sorted(vars(each)[FACTOR] for each in sharded.modules() if FACTOR in vars(each))
+    assert factors == [0.5] * 4 + [1.5] * 2
+    with torch.no_grad():
+        expected = reference(tokens()).logits
+        assert torch.allclose(sharded(tokens()).logits, expected, rtol=1e-5, atol=1e-6)
+        for each in reference.modules():
+            if FACTOR in vars(each):
+                setattr(each, FACTOR, 1.0)
+        assert not torch.allclose(reference(tokens()).logits, expected, rtol=1e-2)
+
+
+def check_steps() -> None:
+    """With an eps so large that it matters, and gradients that are scaled instead."""
+    reference = initialized(adapted(), plan("mup", eps=1e-4))
+    expected = stepped(reference, optimizer_for(reference, plan("mup", eps=1e-4)))
+    for grad_scale in (False, True):
+        chosen = plan("mup", eps=1e-4, grad_scale=grad_scale)
+        sharded = shard(initialized(adapted(), chosen))
+        optimizer = optimizer_for(sharded, chosen)
+        assert torch.allclose(stepped(sharded, optimizer), expected, rtol=1e-4)
+        assert_same(sharded, reference, tolerance=1e-3)
+        mssp.verify(sharded, optimizer, chosen)
+
+
+def check_accelerate() -> None:
+    """The way of accelerate's FSDP2: groups are made of whole parameters, which it then puts sharded ones in place of.
+
+    It takes that way for accelerators alone, and on a CPU makes DDP of the same plugin: so it is called by name.
+    """
+    chosen = plan("mup", grad_scale=True)
+    reference = initialized(adapted(), chosen)
+    expected = stepped(reference, optimizer_for(reference, chosen))
+    model = initialized(adapted(), chosen)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # which accelerate would set itself, with a warning
+    accelerator = Accelerator(cpu=True)
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["OlmoeDecoderLayer"]
+    )
+    prepared, wrapped = accelerator._prepare_fsdp2(model, optimizer_for(model, chosen))
+    assert isinstance(model, FSDPModule)  # in place
+    assert all(isinstance(each, DTensor) for group in wrapped.param_groups for each in group["params"])
+    assert {group["name"] for group in wrapped.param_groups} >= {"router", "expert_in", "expert_out", "readout"}
+    mssp.verify(prepared, wrapped.optimizer, chosen)
+    assert torch.allclose(stepped(prepared, wrapped), expected, rtol=1e-4)
+    assert_same(prepared, reference, tolerance=1e-3)
+
+
+def worker(rank: int, folder: str) -> None:
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", module="torch")
+    torch.set_num_threads(1)
+    # What accelerate asks of a launcher.
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
+    try:
+        check_initial_weights()
+        check_forward_pass()
+        check_steps()
+        check_accelerate()
+        dist.barrier()  # nobody leaves while another still waits for its part of a sum
+        Path(folder, f"passed-{rank}").touch()
+    finally:
+        dist.destroy_process_group()
+    os._exit(0)  # all is checked and noted; threads of gloo have been seen to abort a process on its way out
+
+
+@pytest.mark.slow
+def test_sharding_changes_nothing(tmp_path: Path) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    spawn(worker, args=(str(tmp_path),), nprocs=RANKS)
+    assert sorted(path.name for path in tmp_path.glob("passed-*")) == ["passed-0", "passed-1"]
+
+
+@pytest.mark.parametrize("order", ["model first", "optimizer first"])
+def test_accelerate_keeps_groups_and_factors(order: str) -> None:
+    chosen = plan("mup", grad_scale=True)
+    model = initialized(adapted(), chosen)
+    reference = copy.deepcopy(model)
+    expected = stepped(reference, optimizer_for(reference, chosen))
+    try:
+        accelerator = Accelerator(cpu=True)
+        made = optimizer_for(model, chosen)
+        if order == "model first":
+            prepared, wrapped = accelerator.prepare(model, made)
+        else:
+            wrapped, prepared = accelerator.prepare(made, model)
+        mssp.verify(prepared, wrapped.optimizer, chosen)
+        mssp.check_schedule(wrapped, chosen)
+        assert torch.equal(stepped(prepared, wrapped), expected)
+        assert_same(prepared, reference)
+    finally:  # accelerate has one state in a process
+        AcceleratorState._reset_state(True)
+        GradientState._reset_state()
+        PartialState._reset_state()
