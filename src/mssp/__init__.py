@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mssp.apply.initial import initialize
     from mssp.apply.verification import verify
     from mssp.coordcheck.module_runs import check
-    from mssp.measure.monitor import monitor
+    from mssp.measure.monitoring import monitor
     from mssp.planning.parameter import ParamInfo
     from mssp.planning.plans import Plan, plan
     from mssp.planning.power import Power
@@ -31,7 +31,7 @@ _HOMES = {
     "_environment": ("__version__",),
     "apply": ("check_schedule", "describe", "initialize", "param_groups", "scale_gradients", "verify"),
     "coordcheck.module_runs": ("check",),
-    "measure.monitor": ("monitor",),
+    "measure": ("monitor",),
     "planning": ("ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "plan", "rule"),
 }
 __all__ = [

@@ -14,12 +14,11 @@ from torch_module_monitor import ModuleMonitor
 from torch_module_monitor.refined_coordinate_check import RefinedCoordinateCheck
 
 from mssp import ParamInfo
-from mssp.measure.experts import BACKWARD, FORWARD, expert_terms
-from mssp.measure.linear_maps import Layer, layer_sizes
-from mssp.measure.magnitudes import rms
+from mssp.measure.magnitudes import Layer, layer_sizes, rms
 from mssp.measure.mlp import MLPProbe
 from mssp.measure.modules import Call, ModuleProbe, own_loss
 from mssp.measure.moe_layers import OwnLayer
+from mssp.measure.moe_terms import BACKWARD, FORWARD, expert_terms
 from mssp.measure.recording import recorded, wide_copy
 from mssp.nn import GPT, GPTConfig, MLPConfig, MoE, Router, mlp
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import mssp
 from mssp.hf import experts
-from mssp.measure.experts import BACKWARD, FORWARD, expert_terms
 from mssp.measure.moe_layers import StackedLayer
+from mssp.measure.moe_terms import BACKWARD, FORWARD, expert_terms
 from mssp.measure.recording import recorded, wide_copy
 
 transformers = pytest.importorskip("transformers")

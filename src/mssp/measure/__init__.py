@@ -1,1 +1,22 @@
-"""What a model's update is made of: every term of the refined coordinate check, on a fixed probe batch."""
+"""Sizes of every term of a model's dynamics, on a fixed probe batch: forward, backward, through the sum over experts.
+
+It imports planning, apply, nn and hf (for stacks of experts in foreign models).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mssp._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mssp.measure.modules import ModuleProbe
+    from mssp.measure.monitoring import Monitor, monitor
+
+_HOMES = {
+    "modules": ("ModuleProbe",),
+    "monitoring": ("Monitor", "monitor"),
+}
+__all__ = ["ModuleProbe", "Monitor", "monitor"]
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

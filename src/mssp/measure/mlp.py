@@ -7,10 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mssp.measure.experts import ExpertLayer, distance_between_experts, moe_sizes
-from mssp.measure.linear_maps import Layer, layer_sizes
-from mssp.measure.magnitudes import Pool, Sizes, rms, total
-from mssp.measure.routing import routing_sizes
+from mssp.measure.magnitudes import Layer, Pool, Sizes, layer_sizes, rms, total
+from mssp.measure.moe_terms import ExpertLayer, distance_between_experts, moe_sizes, routing_sizes
 from mssp.nn import mlp
 from mssp.nn.experts.paths import ExpertWeights, hidden_units
 

@@ -17,12 +17,10 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 
 from mssp.apply.description import Claims, described_parameters, unwrapped
-from mssp.measure.experts import distance_between_experts, moe_sizes
-from mssp.measure.linear_maps import Layer, layer_sizes
-from mssp.measure.magnitudes import Pool, Sizes, rms
+from mssp.measure.magnitudes import Layer, Pool, Sizes, layer_sizes, rms
 from mssp.measure.moe_layers import MoELayer, merged, moe_layers
+from mssp.measure.moe_terms import distance_between_experts, moe_sizes, routing_sizes
 from mssp.measure.recording import Passage, recorded, undisturbed, wide_copy
-from mssp.measure.routing import routing_sizes
 from mssp.nn.router import Router, Routing
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import BIASES, GAINS

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mssp.hf import experts
 from mssp.hf.factors import factor_of
 from mssp.hf.probing import SIGMOID
-from mssp.measure.experts import ExpertLayer
+from mssp.measure.moe_terms import ExpertLayer
 from mssp.measure.recording import Passage, main_output
 from mssp.nn.experts.paths import ExpertWeights, all_pre_activations, gates_of_all, hidden_units
 from mssp.nn.moe import MoE

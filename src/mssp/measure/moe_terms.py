@@ -29,6 +29,7 @@ from torch import Tensor
 
 from mssp.measure.magnitudes import Sizes, rms, rms_of_products, total
 from mssp.nn.experts.paths import ExpertWeights
+from mssp.nn.router import Routing
 
 Hidden = Callable[[Tensor], Tensor]
 FORWARD = ("init", "A21", "A22", "effective", "cross")
@@ -276,3 +277,18 @@ def _parts(layer: ExpertLayer) -> Iterator[slice]:
     R, T, M = layer.gates.shape
     at_once = max(_LARGEST // (R * T * layer.x.shape[-1]), 1)
     return (slice(first, first + at_once) for first in range(0, M, at_once))
+
+
+def routing_sizes(routings: Sequence[Routing]) -> Sizes:
+    """The paper's router concentration, and the largest load times the number of experts (1 where all are equal).
+
+    ``routings`` are those of R replicas.
+    """
+    each = [routing.statistics() for routing in routings]
+    loads = [one.loads.max() * len(one.loads) for one in each]
+    found = {
+        "router/highest": [one.highest for one in each],
+        "router/lowest": [one.lowest for one in each],
+        "router/load": loads,
+    }
+    return {name: torch.stack(values).double() for name, values in found.items()}

@@ -18,7 +18,7 @@ from mssp.apply.description import Claims, described_parameters
 from mssp.apply.groups import inner_optimizer
 from mssp.measure.magnitudes import Sizes
 from mssp.measure.modules import Call, Described, Entries, Loss, ModuleProbe, check_whole
-from mssp.measure.writers import Line, Writer, writers
+from mssp.measure.trackers import Line, Writer, writers
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
