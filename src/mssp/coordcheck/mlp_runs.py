@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mssp.coordcheck.minimal_moe import for_open_questions
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Series
 from mssp.data.dataset import Dataset
@@ -16,7 +17,6 @@ from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.watching import Measured, watch
 from mssp.sweep.learning_rates import Setting
 from mssp.theory.expected import Theory
-from mssp.theory.simulation import for_open_questions
 from mssp.tuned import Tuned, planned
 
 _LEAST = 2

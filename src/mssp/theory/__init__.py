@@ -1,1 +1,4 @@
-"""What the theory predicts: exponents of every measured quantity, as data and by simulation."""
+"""What the theory predicts: exponents of every measured quantity, as data and from the rules themselves.
+
+It imports planning, and needs no torch.
+"""

@@ -12,10 +12,9 @@ import pytest
 import mssp
 from mssp import Plan, PlanWarning
 from mssp._estimates import Estimate
+from mssp.coordcheck.minimal_moe import for_open_questions, simulated
 from mssp.families import family
-from mssp.theory import simulation
 from mssp.theory.propagation import Case, tabulated
-from mssp.theory.simulation import for_open_questions, simulated
 
 WIDTHS = {"II": (64, 128, 256, 512), "III": (64, 128, 256)}
 TOLERANCE = 0.25  # powers are multiples of a half: one of them too many is beyond it

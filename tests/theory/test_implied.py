@@ -14,8 +14,8 @@ import mssp
 from mssp import Plan, PlanWarning, Shape
 from mssp.families import family
 from mssp.planning import rules
+from mssp.theory.implied import Implied, case_of
 from mssp.theory.propagation import Case, Exponent
-from mssp.theory.scaling import Implied, case_of
 
 WIDTHS = (64, 128, 256)
 DEPTHS = (2, 4, 8)

@@ -5,9 +5,8 @@ from fractions import Fraction
 import pytest
 
 from mssp import Plan, Shape, plan
-from mssp.theory.expected import Theory
+from mssp.theory.expected import Theory, rise
 from mssp.theory.propagation import Exponent
-from mssp.theory.shares import rise
 
 
 def plans(widths: tuple[int, ...], regime: str = "II") -> dict[int, Plan]:

@@ -23,8 +23,8 @@ from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.replica import Replica
 from mssp.replicas.watching import watch
+from mssp.theory.implied import case_of
 from mssp.theory.propagation import Case, tabulated
-from mssp.theory.scaling import case_of
 
 STEPS = 2
 _INPUTS = 8
