@@ -127,7 +127,7 @@ def test_only_open_questions_are_simulated(monkeypatch: pytest.MonkeyPatch) -> N
         asked.append(case)
         return {}
 
-    monkeypatch.setattr(simulation, "simulated", instead)
+    monkeypatch.setattr(minimal_moe, "simulated", instead)
     for regime in ("I", "II", "III"):
         for optimizer in ("sgd", "adam", "adamw"):
             assert for_open_questions(planned(regime, optimizer=optimizer)) is None

@@ -11,7 +11,7 @@ import mssp
 from mssp.nn import MLPConfig, MLPMoE
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
-from mssp.replicas.replica import Replica
+from mssp.replicas.program import Replica
 
 INPUTS, CLASSES, BATCH, STEPS = 20, 7, 16, 100
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}

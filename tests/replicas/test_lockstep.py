@@ -9,7 +9,7 @@ import mssp
 from mssp.nn import MLPConfig
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
-from mssp.replicas.replica import Replica
+from mssp.replicas.program import Replica
 from tests.replicas.models import CLASSES, INPUTS, OPTIMIZERS, alone, batches, config, replica, together
 
 

@@ -10,9 +10,8 @@ from mssp.nn import MLPConfig
 from mssp.nn.experts import backend
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
-from mssp.replicas.optimizers import Factored, Gradient, Optimizer
-from mssp.replicas.program import Batch
-from mssp.replicas.replica import Rates
+from mssp.replicas.optimizers import Optimizer
+from mssp.replicas.program import Batch, Factored, Gradient, Rates
 from tests.replicas.models import replica
 
 R, ROWS, COLUMNS, BATCH = 4, 37, 70, 21

@@ -21,7 +21,7 @@ from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
-from mssp.replicas.replica import Replica
+from mssp.replicas.program import Replica
 from mssp.replicas.watching import watch
 from mssp.theory.implied import case_of
 from mssp.theory.propagation import Case, tabulated

@@ -12,9 +12,9 @@ from mssp.dmft.observables import Observables
 from mssp.nn import mlp
 from mssp.nn.activations import activation
 from mssp.replicas.lockstep import Lockstep
-from mssp.replicas.memory import bytes_per_replica, even_parts, replicas_that_fit
 from mssp.replicas.mlp import MLPProgram
-from mssp.replicas.replica import Replica
+from mssp.replicas.program import Replica
+from mssp.replicas.training import bytes_per_replica, even_parts, replicas_that_fit
 
 # What networks trained together may take: the same for every machine of a kind, so that their last digits are too.
 _BYTES_AT_ONCE = {"cpu": 2 << 30, "cuda": 24 << 30}

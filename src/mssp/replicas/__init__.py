@@ -1,9 +1,28 @@
-"""R models in lockstep on one device: a sweep as one tensor program."""
+"""R models in lockstep on one device: a sweep as one tensor program.
 
-from mssp.replicas.lockstep import Lockstep
-from mssp.replicas.mlp import MLPProgram
-from mssp.replicas.module import ModuleProgram
-from mssp.replicas.replica import Replica
-from mssp.replicas.training import Feed, Outcome, Schedule, train
+It imports planning, apply, nn, data and measure.
+"""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mssp._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mssp.replicas.lockstep import Lockstep
+    from mssp.replicas.mlp import MLPProgram
+    from mssp.replicas.module import ModuleProgram
+    from mssp.replicas.program import Replica
+    from mssp.replicas.training import Feed, Outcome, Schedule, train
+
+_HOMES = {
+    "lockstep": ("Lockstep",),
+    "mlp": ("MLPProgram",),
+    "module": ("ModuleProgram",),
+    "program": ("Replica",),
+    "training": ("Feed", "Outcome", "Schedule", "train"),
+}
 __all__ = ["Feed", "Lockstep", "MLPProgram", "ModuleProgram", "Outcome", "Replica", "Schedule", "train"]
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -2,7 +2,7 @@
 
 On a CPU, autograd gives every parameter its gradient. On a GPU with Triton it stops at the layers' outputs: a layer's
 gradient is a product of what entered it and what came back to its output, and the optimizer's kernel multiplies the
-two itself (:class:`mssp.replicas.optimizers.Factored`).
+two itself (:class:`mssp.replicas.program.Factored`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,17 @@ from mssp.nn.experts import backend
 from mssp.nn.experts.paths import gated_hidden_units
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan, Values
-from mssp.replicas.optimizers import Factored, Gradient
-from mssp.replicas.program import Batch, Constants, Step
-from mssp.replicas.replica import Replica, initial_weights, per_replica, stacked
+from mssp.replicas.program import (
+    Batch,
+    Constants,
+    Factored,
+    Gradient,
+    Replica,
+    Step,
+    initial_weights,
+    per_replica,
+    stacked,
+)
 
 
 class MLPProgram:

@@ -18,8 +18,7 @@ from mssp.apply.description import Claims, described_parameters, multipliers_of
 from mssp.apply.initial import initialize
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Values
-from mssp.replicas.program import Batch, Constants, Step
-from mssp.replicas.replica import Replica, per_replica
+from mssp.replicas.program import Batch, Constants, Replica, Step, per_replica
 
 
 def mean_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

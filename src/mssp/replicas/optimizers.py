@@ -8,32 +8,13 @@ Shapes: R replicas, B batch, O outputs and I inputs of a layer, G groups of repl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mssp.measure.magnitudes import rms, rms_of_products
 from mssp.nn.experts.backend import runs_triton
-from mssp.replicas.replica import Rates, per_replica
-
-
-@dataclass(frozen=True)
-class Factored:
-    """The gradient of a matrix as the two batches whose product it is; the matrix itself need not exist.
-
-    Gradient of replica r = rowsᵀ columns, with ``rows`` [R, B, O] and ``columns`` [R, B, I], or [G, B, I] where
-    consecutive replicas share them. The parameter may have more axes, all of them outputs but the last.
-    """
-
-    rows: Tensor
-    columns: Tensor
-
-    def product(self) -> Tensor:
-        return self.rows.mT @ per_replica(self.columns, len(self.rows))
-
-
-Gradient = Tensor | Factored
+from mssp.replicas.program import Factored, Gradient, Rates, per_replica
 
 
 @torch.no_grad()

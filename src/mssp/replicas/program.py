@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from mssp.apply.initial import draw
 from mssp.planning.parameter import ParamInfo
-from mssp.planning.plans import Values
-from mssp.replicas.optimizers import Gradient
-from mssp.replicas.replica import Replica
+from mssp.planning.plans import Plan, Values
 
 Constants = Mapping[str, Tensor]  # what a replica has beside its parameters: multipliers, buffers
 
@@ -65,3 +64,129 @@ class Program(Protocol):
     def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step: ...
 
     def floats_per_example(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Factored:
+    """The gradient of a matrix as the two batches whose product it is; the matrix itself need not exist.
+
+    Gradient of replica r = rowsᵀ columns, with ``rows`` [R, B, O] and ``columns`` [R, B, I], or [G, B, I] where
+    consecutive replicas share them. The parameter may have more axes, all of them outputs but the last.
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    def product(self) -> Tensor:
+        return self.rows.mT @ per_replica(self.columns, len(self.rows))
+
+
+Gradient = Tensor | Factored
+
+
+DEFAULT_BETAS = (0.9, 0.999)
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One model to train: its hyperparameters, and the seed of its initial weights and its order of data."""
+
+    plan: Plan
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What an optimizer needs for one parameter, one number per replica: [R], float64."""
+
+    lr: Tensor
+    eps: Tensor
+    weight_decay: Tensor
+    grad_scale: Tensor
+
+
+def check_alike(replicas: Sequence[Replica]) -> None:
+    """Replicas in lockstep share a shape, an optimizer and its betas; everything else may differ."""
+    if not replicas:
+        raise ValueError("no replicas to train")
+    first = replicas[0].plan
+    for replica in replicas:
+        plan = replica.plan
+        for name, found, wanted in (
+            ("shape", plan.target, first.target),
+            ("optimizer", plan.optimizer, first.optimizer),
+            ("betas", plan.recipe.betas, first.recipe.betas),
+        ):
+            if found != wanted:
+                raise ValueError(f"replicas in lockstep have one {name}, got {wanted} and {found}")
+        if isinstance(replica.seed, bool) or not isinstance(replica.seed, int):
+            raise ValueError(f"seed must be a whole number, got {replica.seed!r}")
+
+
+def betas_of(replicas: Sequence[Replica]) -> tuple[float, float]:
+    return replicas[0].plan.recipe.betas or DEFAULT_BETAS
+
+
+def resolved(replicas: Sequence[Replica], infos: Sequence[ParamInfo]) -> dict[str, list[Values]]:
+    """The plans' numbers by parameter, in the order of the replicas."""
+    by_plan = {id(replica.plan): replica.plan for replica in replicas}
+    values = {key: plan.resolve(infos) for key, plan in by_plan.items()}
+    return {info.name: [values[id(replica.plan)][info.name] for replica in replicas] for info in infos}
+
+
+def rates(values: Sequence[Values], device: torch.device) -> Rates:
+    columns = [
+        [each.lr for each in values],
+        [0.0 if each.eps is None else each.eps for each in values],
+        [each.weight_decay for each in values],
+        [each.grad_scale for each in values],
+    ]
+    lr, eps, weight_decay, grad_scale = torch.tensor(columns, dtype=torch.float64, device=device)
+    return Rates(lr, eps, weight_decay, grad_scale)
+
+
+def initial_weights(
+    replicas: Sequence[Replica], info: ParamInfo, shape: tuple[int, ...], values: Sequence[Values], device: torch.device
+) -> Tensor:
+    """[R, *shape]: each replica's initial weights, those that :func:`mssp.initialize` would give it alone.
+
+    A draw depends on the seed and the name alone, so replicas of one seed share it, and differ by their scale.
+    """
+    stack = torch.zeros(len(replicas), *shape, device=device)
+    whole = tuple(slice(0, size) for size in shape)
+    shared: dict[tuple[int, bool], list[int]] = {}
+    for index, (replica, each) in enumerate(zip(replicas, values, strict=True)):
+        if not each.zero:
+            shared.setdefault((replica.seed, each.tied), []).append(index)
+    for (seed, _), members in shared.items():
+        unit = replace(values[members[0]], init_std=1.0)
+        normals = draw(shape, whole, info, unit, seed, torch.float32).to(device)
+        for index in members:  # one at a time: a product of all of them would need their memory once more
+            torch.mul(normals, values[index].init_std, out=stack[index])
+    return stack
+
+
+def shared_seeds(replicas: Sequence[Replica]) -> list[int]:
+    """The seeds of groups of replicas that see the same batches, where the groups are runs of equal length.
+
+    >>> from mssp import Shape, plan
+    >>> one = plan(Shape(8, 8, 2, 2, 1), regime="I", lr=1.0)
+    >>> shared_seeds([Replica(one, seed) for seed in (0, 0, 1, 1)]), shared_seeds([Replica(one, 3)] * 5)
+    ([0, 1], [3])
+
+    Other arrangements have a group for every replica, and pay with a copy of the inputs for each.
+    """
+    seeds = [replica.seed for replica in replicas]
+    starts = [index for index in range(len(seeds)) if index == 0 or seeds[index] != seeds[index - 1]]
+    lengths = {stop - start for start, stop in zip(starts, [*starts[1:], len(seeds)], strict=True)}
+    return [seeds[start] for start in starts] if len(lengths) == 1 else seeds
+
+
+def stacked(numbers: Sequence[Mapping[str, float]], device: torch.device) -> dict[str, Tensor]:
+    """Factors of the forward pass by name, [R, 1, 1]: they multiply activations of [R, batch, ...]."""
+    return {name: torch.tensor([each[name] for each in numbers], device=device).view(-1, 1, 1) for name in numbers[0]}
+
+
+def per_replica(groups: Tensor, replicas: int) -> Tensor:
+    """[G, ...] as [R, ...]: consecutive replicas share a group."""
+    return groups if len(groups) == replicas else groups.repeat_interleave(replicas // len(groups), 0)

@@ -13,7 +13,7 @@ import torch
 
 from mssp.data.dataset import Dataset
 from mssp.replicas import Feed, MLPProgram, Outcome, Replica, Schedule, train
-from mssp.replicas.memory import replicas_that_fit
+from mssp.replicas.training import replicas_that_fit
 from mssp.sweep.store import Chunk, NewRun, Result, Store, Study
 from mssp.sweep.trial import Problem, Trial, in_chunks
 

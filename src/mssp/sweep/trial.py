@@ -107,7 +107,7 @@ def in_chunks(trials: Sequence[Trial], sizes: Mapping[tuple[Any, ...], int]) -> 
 
     A chunk holds equally many trials of each of its seeds where that is possible.
     """
-    from mssp.replicas.memory import even_parts
+    from mssp.replicas.training import even_parts
 
     groups: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in trials:
