@@ -14,13 +14,13 @@ from mssp._environment import pick_device
 from mssp._estimates import mean_of
 from mssp._tables import markdown_table
 from mssp.data import load
-from mssp.families import TUNED_WIDTH
+from mssp.ladders.mlp import TUNED_WIDTH
+from mssp.ladders.tuned import entries, multipliers_for
 from mssp.replicas import Feed, Schedule
 from mssp.sweep.execution import Job, train_trials
 from mssp.sweep.learning_rates import Setting
 from mssp.sweep.store import Result
 from mssp.sweep.trial import Trial
-from mssp.tuned import entries, tuned
 
 SEEDS, STEPS, BATCH = 4, 1000, 50
 FACTORS = (0.25, 0.5, 1.0, 2.0)  # on the tuned learning rate: how close it is to where training breaks down
@@ -38,7 +38,7 @@ def main(name: str = "tinyimagenet", precision: str = "float32") -> None:
     ]
     asked: dict[tuple[object, ...], list[tuple[Setting, float, Trial]]] = {}
     for setting in settings:
-        best = tuned(data.name, **vars(setting))
+        best = multipliers_for(data.name, **vars(setting))
         for factor in FACTORS:
             for seed in range(SEEDS):
                 trial = setting.trial(TUNED_WIDTH, seed, best.lr * factor).with_tuned(best)
@@ -51,7 +51,7 @@ def main(name: str = "tinyimagenet", precision: str = "float32") -> None:
         ):
             found.setdefault((setting, factor), []).append(result)
     head = ["setting", "reported", "ours", "difference", "", *(f"lr × {factor:g}" for factor in FACTORS if factor != 1)]
-    rows = [_row(setting, tuned(data.name, **vars(setting)).top5 or 0.0, found) for setting in settings]
+    rows = [_row(setting, multipliers_for(data.name, **vars(setting)).top5 or 0.0, found) for setting in settings]
     print(f"{data.source}, N = {TUNED_WIDTH}, {STEPS} steps of {BATCH}, {SEEDS} seeds, {precision}: validation top-5\n")
     print("\n".join(markdown_table(head, rows)))
 

@@ -17,7 +17,7 @@ from mssp._environment import pick_device
 from mssp._estimates import mean_of
 from mssp._tables import markdown_table
 from mssp.data import load
-from mssp.families import TUNED_WIDTH
+from mssp.ladders.mlp import TUNED_WIDTH
 from mssp.replicas import Schedule
 from mssp.sweep.evaluation import Evaluator
 from mssp.sweep.execution import Job, Local

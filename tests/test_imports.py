@@ -17,8 +17,8 @@ PACKAGE = Path(mssp.__file__).parent
 # From the ground up: a module may import those that stand before it.
 ORDER = [
     "_numbers", "_files", "_tables", "_estimates", "_environment", "_lazy",
-    "planning", "apply", "families", "tuned", "nn", "data", "hf", "hosts",
-    "measure", "replicas", "theory", "dmft", "sweep", "coordcheck", "report", "cli", "__main__",
+    "planning", "apply", "nn", "data", "hf", "hosts",
+    "measure", "theory", "replicas", "ladders", "dmft", "sweep", "coordcheck", "report", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import mssp
 from mssp import Plan, PlanWarning
 from mssp.coordcheck.series import Numbers, Series
-from mssp.families import family
+from mssp.ladders.mlp import family
 from mssp.theory.expected import Theory
 
 SIZES = (64, 128, 256)

@@ -12,8 +12,9 @@ import pytest
 import mssp
 from mssp import Plan, PlanWarning
 from mssp._estimates import Estimate
+from mssp.coordcheck import minimal_moe
 from mssp.coordcheck.minimal_moe import for_open_questions, simulated
-from mssp.families import family
+from mssp.ladders.mlp import family
 from mssp.theory.propagation import Case, tabulated
 
 WIDTHS = {"II": (64, 128, 256, 512), "III": (64, 128, 256)}

@@ -10,6 +10,7 @@ import torch
 from mssp.coordcheck.mlp_runs import Run, Sizes, check_mlps, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
+from mssp.ladders.tuned import Tuned
 from mssp.replicas import Feed, Schedule
 from mssp.replicas.lockstep import Lockstep
 from mssp.sweep.learning_rates import Setting

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 import mssp
+from mssp.ladders.tuned import TUNED_ROLES, Tuned, multipliers_for
 from mssp.sweep.trial import Problem, Trial
-from mssp.tuned import TUNED_ROLES, Tuned, tuned
 
 PROBLEM = Problem(inputs=12288, classes=100)
 
 
 def test_a_trial_is_the_plan_one_would_make() -> None:
-    best = tuned("tinyimagenet", "adam", "III", "mssp", active=2)
+    best = multipliers_for("tinyimagenet", "adam", "III", "mssp", active=2)
     trial = Trial("III", "mssp", "adam", 256, seed=3, lr=0.32, active=2).with_tuned(best)
     expected = mssp.plan(
         mssp.Shape(width=256, expert_width=256, experts=16, active=4, depth=1, inputs=12288),

@@ -12,7 +12,7 @@ import pytest
 
 import mssp
 from mssp import Plan, PlanWarning, Shape
-from mssp.families import family
+from mssp.ladders.mlp import family
 from mssp.planning import rules
 from mssp.theory.implied import Implied, case_of
 from mssp.theory.propagation import Case, Exponent

@@ -11,7 +11,7 @@ from mssp._environment import device_text
 from mssp._numbers import positive, positive_int
 from mssp.cli import flags, show
 from mssp.cli.run_flags import multipliers
-from mssp.families import TUNED_WIDTH, family
+from mssp.ladders.mlp import TUNED_WIDTH, family
 from mssp.planning.rules import REGIMES, check_cell, check_names
 from mssp.planning.validation import READOUTS
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from mssp.coordcheck.mlp_runs import Sizes
     from mssp.coordcheck.result import Check
+    from mssp.ladders.tuned import Tuned
     from mssp.sweep.learning_rates import Setting
-    from mssp.tuned import Tuned
 
 _DEPTH_WIDTH = 64
 _NARROWEST, *_WIDER = 64, 128, 256, 512

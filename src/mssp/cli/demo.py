@@ -16,12 +16,12 @@ from mssp._files import write_whole
 from mssp._numbers import positive_int
 from mssp.cli import flags, show
 from mssp.cli.stages import Advance, Stages, Steps
-from mssp.families import family
+from mssp.ladders.mlp import family
+from mssp.ladders.tuned import Tuned, multipliers_for
 from mssp.planning import table
 from mssp.planning.plans import plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.shape import Shape
-from mssp.tuned import Tuned, tuned
 
 if TYPE_CHECKING:
     from mssp.report.contents import Contents, Sweep
@@ -167,7 +167,8 @@ def _settings() -> dict[str, tuple[Setting, Tuned]]:
     from mssp.sweep.learning_rates import Setting
 
     return {
-        scheme: (Setting(_OPTIMIZER, _REGIME, scheme), tuned(_DATA, _OPTIMIZER, _REGIME, scheme)) for scheme in _SCHEMES
+        scheme: (Setting(_OPTIMIZER, _REGIME, scheme), multipliers_for(_DATA, _OPTIMIZER, _REGIME, scheme))
+        for scheme in _SCHEMES
     }
 
 

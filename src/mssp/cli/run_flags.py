@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from mssp._environment import device_text
 from mssp._numbers import positive_int
 from mssp.cli import flags
+from mssp.ladders.tuned import Tuned, data_with_tuned_multipliers, multipliers_for
 from mssp.planning.plans import Plan
-from mssp.tuned import Tuned, data_with_tuned_multipliers, tuned
 
 if TYPE_CHECKING:
     from mssp.data.dataset import Dataset
@@ -138,7 +138,7 @@ def multipliers(
             raise ValueError("--multipliers plain is one model of the smallest of several widths: here there is none")
         return Tuned(_PLAIN[setting.optimizer], base_width=narrowest)
     if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
-        return tuned(data if asked[0] == "tuned" else asked[0], **asdict(setting))
+        return multipliers_for(data if asked[0] == "tuned" else asked[0], **asdict(setting))
     wanted = (setting.optimizer, setting.regime, setting.scheme, setting.readout, (setting.active or 8) / 8)
     plans = {file: _plan_in(file) for file in asked}
     for file, plan in plans.items():

@@ -14,9 +14,9 @@ from mssp.cli.run_flags import RunFlags, multipliers
 from mssp.planning.rules import REGIMES, check_cell, check_names
 
 if TYPE_CHECKING:
+    from mssp.ladders.tuned import Tuned
     from mssp.sweep.learning_rates import Setting
     from mssp.sweep.transfer import Transfer
-    from mssp.tuned import Tuned
 
 
 @dataclass
@@ -123,7 +123,7 @@ class SweepCommand(RunFlags):
 
     def _widths(self) -> dict[str, list[int]]:
         """The widths of each regime; a shape that none of its family has is refused before anything is loaded."""
-        from mssp.families import family
+        from mssp.ladders.mlp import family
 
         for name in ("widths", "regime", "scheme", "optimizer", "multipliers"):
             if not getattr(self, name):

@@ -13,7 +13,7 @@ from mssp._files import replacing
 from mssp._numbers import positive_int
 from mssp.cli import flags, show
 from mssp.cli.run_flags import RunFlags, multipliers
-from mssp.families import family
+from mssp.ladders.mlp import family
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import Recipe
 from mssp.planning.rules import check_cell, check_names

@@ -15,7 +15,7 @@ import torch
 
 from mssp._estimates import Estimate, mean_of, slope_of
 from mssp.apply.draws import normals
-from mssp.families import family
+from mssp.ladders.mlp import family
 from mssp.nn.mlp import MLPConfig
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning

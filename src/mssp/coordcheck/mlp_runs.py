@@ -9,7 +9,8 @@ from mssp.coordcheck.minimal_moe import for_open_questions
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Series
 from mssp.data.dataset import Dataset
-from mssp.families import family
+from mssp.ladders.mlp import family
+from mssp.ladders.tuned import Tuned, planned
 from mssp.nn.mlp import MLPConfig
 from mssp.planning.plans import Plan
 from mssp.replicas import Feed, MLPProgram, Replica, Schedule
@@ -17,7 +18,6 @@ from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.watching import Measured, watch
 from mssp.sweep.learning_rates import Setting
 from mssp.theory.expected import Theory
-from mssp.tuned import Tuned, planned
 
 _LEAST = 2
 

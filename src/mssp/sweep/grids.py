@@ -9,8 +9,8 @@ from itertools import combinations, product
 
 import numpy as np
 
+from mssp.ladders.tuned import TUNED_ROLES
 from mssp.sweep.trial import Trial
-from mssp.tuned import TUNED_ROLES
 
 INIT = "init"
 MULTIPLIERS = (INIT, *TUNED_ROLES)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mssp._numbers import positive, positive_int
+from mssp.ladders.tuned import Tuned
 from mssp.sweep.store import Run
 from mssp.sweep.transfer import Metric, Score, Transfer
 from mssp.sweep.trial import Trial
-from mssp.tuned import Tuned
 
 METRICS = {
     metric.name: metric

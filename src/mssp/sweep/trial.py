@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mssp.families import family
+from mssp.ladders.mlp import family
+from mssp.ladders.tuned import Tuned, planned
 from mssp.planning.plans import Plan
-from mssp.tuned import Tuned, planned
 
 if TYPE_CHECKING:
     from mssp.nn import MLPConfig

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 import mssp
-from mssp.families import family
-from mssp.tuned import TUNED_ROLES, Tuned, entries, planned, tuned
+from mssp.ladders.mlp import family
+from mssp.ladders.tuned import TUNED_ROLES, Tuned, entries, multipliers_for, planned
 
 
 def test_the_authors_numbers() -> None:
-    best = tuned("tinyimagenet", "sgd", "II", "mssp")
+    best = multipliers_for("tinyimagenet", "sgd", "II", "mssp")
     assert (best.lr, best.init_mult, best.aggregation_mult, best.top5) == (0.01, 0.25, 8.0, 0.3135)
     assert best.lr_mult == {
         "embedding": 0.015625, "router": 4.0, "expert_in": 1.0, "expert_out": 0.015625, "readout": 65536.0,
     }  # fmt: skip
-    assert tuned("tinyimagenet", "adam", "I", "mup") == tuned("tinyimagenet", "adam", "I", "mssp")
-    assert tuned("tinyimagenet", "sgd", "III", "mup", readout="mup").lr_mult["router"] == 4096.0
-    sparse = tuned("tinyimagenet", "adam", "III", "mssp", active=2)
+    assert multipliers_for("tinyimagenet", "adam", "I", "mup") == multipliers_for("tinyimagenet", "adam", "I", "mssp")
+    assert multipliers_for("tinyimagenet", "sgd", "III", "mup", readout="mup").lr_mult["router"] == 4096.0
+    sparse = multipliers_for("tinyimagenet", "adam", "III", "mssp", active=2)
     assert (sparse.aggregation_mult, sparse.top5) == (2.0, 0.295)
 
 
@@ -29,7 +29,7 @@ def test_every_entry_makes_a_plan(data: str) -> None:
         assert set(entry["lr_mult"]) == set(TUNED_ROLES)
         shape = family(entry["regime"], 128, inputs=12, active=entry["active"])
         for scheme in entry["schemes"]:
-            found = tuned(
+            found = multipliers_for(
                 data, entry["optimizer"], entry["regime"], scheme, active=entry["active"], readout=entry["readout"]
             )
             plan = mssp.plan(
@@ -42,7 +42,7 @@ def test_every_entry_makes_a_plan(data: str) -> None:
 def test_a_plain_model_is_kept_for_spectra() -> None:
     for entry in entries("spectra"):
         for scheme in entry["schemes"]:
-            found = tuned("spectra", entry["optimizer"], entry["regime"], scheme)
+            found = multipliers_for("spectra", entry["optimizer"], entry["regime"], scheme)
             assert found == Tuned({"sgd": 1.0, "adam": 0.005}[entry["optimizer"]], base_width=64)
             asked = {"regime": entry["regime"], "scheme": scheme, "optimizer": entry["optimizer"], "readout": "zero"}
             small, large = (family(entry["regime"], width, inputs=8) for width in (64, 128))
@@ -51,9 +51,9 @@ def test_a_plain_model_is_kept_for_spectra() -> None:
 
 def test_what_nobody_tuned_is_said() -> None:
     with pytest.raises(ValueError, match=r"no multipliers were tuned for 'mnist' \(there are for tinyimagenet"):
-        tuned("mnist", "sgd", "II", "mssp")
+        multipliers_for("mnist", "sgd", "II", "mssp")
     with pytest.raises(ValueError, match="no multipliers were tuned on tinyimagenet for adamw, Regime II, mssp, 3"):
-        tuned("tinyimagenet", "adamw", "II", "mssp", active=3)
+        multipliers_for("tinyimagenet", "adamw", "II", "mssp", active=3)
 
 
 @pytest.mark.parametrize(

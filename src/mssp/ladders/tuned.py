@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from mssp.families import family
+from mssp.ladders.mlp import family
 from mssp.planning.plans import DEFAULT_EPS, Plan, plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.rules import REGIME_FREE
@@ -70,7 +70,7 @@ def planned(
 ) -> Plan:
     """The plan of one member of a family, with what was tuned for it.
 
-    >>> from mssp.families import family
+    >>> from mssp.ladders.mlp import family
     >>> asked = {"tuned": Tuned(1.0, base_width=64), "regime": "II", "optimizer": "sgd", "readout": "zero"}
     >>> for width in (64, 256):
     ...     plans = [planned(family("II", width), scheme=scheme, **asked) for scheme in ("mup", "mssp")]
@@ -130,7 +130,7 @@ def data_with_tuned_multipliers() -> tuple[str, ...]:
     return tuple(_known())
 
 
-def tuned(
+def multipliers_for(
     data: str, optimizer: str, regime: str, scheme: str, *, active: int | None = None, readout: str = "zero"
 ) -> Tuned:
     """The multipliers kept for one setting of the MLP MoE.
@@ -160,6 +160,6 @@ def entries(data: str) -> list[dict[str, Any]]:
 
 @cache
 def _known() -> dict[str, Any]:
-    text = files("mssp").joinpath("tuned_multipliers.json").read_text(encoding="utf-8")
+    text = files("mssp.ladders").joinpath("tuned_multipliers.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
