@@ -17,9 +17,9 @@ from mssp.data import load
 from mssp.ladders.mlp import TUNED_WIDTH
 from mssp.ladders.tuned import entries, multipliers_for
 from mssp.replicas import Feed, Schedule
+from mssp.store.runs import Result
 from mssp.sweep.execution import Job, train_trials
-from mssp.sweep.learning_rates import Setting
-from mssp.sweep.store import Result
+from mssp.sweep.transfer import Setting
 from mssp.sweep.trial import Trial
 
 SEEDS, STEPS, BATCH = 4, 1000, 50

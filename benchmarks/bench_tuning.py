@@ -19,12 +19,12 @@ from mssp._tables import markdown_table
 from mssp.data import load
 from mssp.ladders.mlp import TUNED_WIDTH
 from mssp.replicas import Schedule
+from mssp.store.runs import Store
 from mssp.sweep.evaluation import Evaluator
 from mssp.sweep.execution import Job, Local
 from mssp.sweep.progress import Quiet
-from mssp.sweep.store import Store
+from mssp.sweep.search import METHODS, Procedure, tune
 from mssp.sweep.trial import Trial
-from mssp.sweep.tuning import METHODS, Procedure, tune
 
 NEW_SEEDS = range(1, 5)
 

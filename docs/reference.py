@@ -16,10 +16,9 @@ from unittest import mock
 
 from mssp import cli
 
-# Packages with their own list of public names; of those without one, the modules that scripts import from.
+# Packages with a list of public names.
 PACKAGES = (
-    "mssp", "mssp.hf", "mssp.nn", "mssp.data", "mssp.replicas", "mssp.dmft", "mssp.sweep.learning_rates",
-    "mssp.sweep.transfer", "mssp.sweep.tuning", "mssp.sweep.store", "mssp.sweep.export",
+    "mssp", "mssp.hf", "mssp.hosts", "mssp.nn", "mssp.data", "mssp.replicas", "mssp.dmft", "mssp.sweep", "mssp.store",
 )  # fmt: skip
 _COLUMNS, _LONGEST = 100, 100
 

@@ -13,7 +13,7 @@ from mssp.cli import main
 from mssp.data.generated import clusters
 from mssp.data.images import save_npz
 from mssp.ladders.mlp import family
-from mssp.sweep.store import Store
+from mssp.store.runs import Store
 
 SMALL = ["--device", "cpu", "--steps", "8", "--batch", "10", "--validation", "50", "--seeds", "2"]
 

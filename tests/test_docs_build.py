@@ -151,7 +151,7 @@ def test_the_page_of_the_api_has_every_name(pages: dict[Path, Html], site: Path)
     for package in ("hf", "nn", "data", "replicas", "dmft"):
         module = importlib.import_module(f"mssp.{package}")
         assert {f"mssp.{package}.{name}" for name in module.__all__} <= ids
-    assert {"mssp.sweep.store.Store", "mssp.sweep.export.frame", "mssp.sweep.transfer.Transfer"} <= ids
+    assert {"mssp.store.Store", "mssp.store.frame", "mssp.sweep.Transfer"} <= ids
     text = (site / "docs" / "api.html").read_text(encoding="utf-8")
     assert " at 0x" not in text
     assert '<span class="n">carried</span>' in text  # in the example of mssp.plan

@@ -21,10 +21,9 @@ from mssp.report.contents import Contents, read
 from mssp.report.findings import Finding, findings, implemented, lr_at_the_widest, stable
 from mssp.report.page import Cell, Chart
 from mssp.report.sections import charts, report, sections, summary
+from mssp.store.runs import NewRun, Result, Store
 from mssp.sweep import transfer_text
-from mssp.sweep.learning_rates import METRICS, Setting
-from mssp.sweep.store import NewRun, Result, Store
-from mssp.sweep.transfer import Score, Transfer
+from mssp.sweep.transfer import METRICS, Score, Setting, Transfer
 from mssp.sweep.trial import Trial
 from mssp.theory.propagation import Exponent
 from tests.report.test_check_figures import check_of, quantity

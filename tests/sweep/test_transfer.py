@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mssp.sweep.learning_rates import METRICS, LearningRates, Setting
-from mssp.sweep.transfer import Metric, Score, Transfer, top_of_parabola
+from mssp.sweep.transfer import METRICS, LearningRates, Metric, Score, Setting, Transfer, top_of_parabola
 from mssp.sweep.transfer_text import as_json, lines
 
 ACCURACY, LOSS = Metric("a", True, "accuracy"), Metric("l", False, "loss")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mssp.coordcheck.mlp_runs import Sizes
     from mssp.coordcheck.result import Check
     from mssp.ladders.tuned import Tuned
-    from mssp.sweep.learning_rates import Setting
+    from mssp.sweep.transfer import Setting
 
 _DEPTH_WIDTH = 64
 _NARROWEST, *_WIDER = 64, 128, 256, 512
@@ -120,7 +120,7 @@ class CheckCommand:
         from mssp.coordcheck.mlp_runs import check_mlps
         from mssp.data import load
         from mssp.replicas import Feed
-        from mssp.sweep.learning_rates import Setting
+        from mssp.sweep.transfer import Setting
 
         steps, batch = positive_int("--steps", self.steps or 0), positive_int("--batch", self.batch or 0)
         seeds = positive_int("--seeds", self.seeds or 0)

@@ -26,7 +26,7 @@ from mssp.planning.shape import Shape
 if TYPE_CHECKING:
     from mssp.report.contents import Contents, Sweep
     from mssp.report.findings import Finding
-    from mssp.sweep.learning_rates import Setting
+    from mssp.sweep.transfer import Setting
 
 _LEAST_WIDTHS = 2  # to see anything grow
 _DATA, _REGIME, _OPTIMIZER, _SCHEMES = "spectra", "II", "sgd", ("mup", "mssp")
@@ -88,7 +88,7 @@ class DemoCommand:
         from mssp.report.contents import read
         from mssp.report.findings import findings
         from mssp.report.sections import report
-        from mssp.sweep.recorded import tinyimagenet
+        from mssp.sweep.transfer_text import tinyimagenet
 
         _plan(folder / "plan.json")
         with_model = find_spec("transformers") is not None
@@ -146,9 +146,9 @@ class DemoCommand:
         from mssp.data import load
         from mssp.replicas import Schedule
         from mssp.report.contents import sweep_of
+        from mssp.store.runs import Store
         from mssp.sweep.execution import Job, Local, carry_out
-        from mssp.sweep.learning_rates import LearningRates, trials
-        from mssp.sweep.store import Store
+        from mssp.sweep.transfer import LearningRates, trials
 
         job = Job(load(_DATA), Schedule(self.steps or 0, _BATCH, validation=_HELD_OUT))
         settings = dict(_settings().values())
@@ -164,7 +164,7 @@ class DemoCommand:
 
 def _settings() -> dict[str, tuple[Setting, Tuned]]:
     """By scheme: what is swept and checked, and the plain model that it grows from."""
-    from mssp.sweep.learning_rates import Setting
+    from mssp.sweep.transfer import Setting
 
     return {
         scheme: (Setting(_OPTIMIZER, _REGIME, scheme), multipliers_for(_DATA, _OPTIMIZER, _REGIME, scheme))

@@ -17,10 +17,9 @@ from mssp.planning.plans import Plan
 
 if TYPE_CHECKING:
     from mssp.data.dataset import Dataset
+    from mssp.store.runs import Store
     from mssp.sweep.execution import Backend, Job
-    from mssp.sweep.learning_rates import Setting
-    from mssp.sweep.store import Store
-    from mssp.sweep.transfer import Metric
+    from mssp.sweep.transfer import Metric, Setting
 
 _TOP = 5
 # Learning rates to look around where none was tuned: of all ones, and of a plain model.
@@ -87,9 +86,9 @@ class RunFlags:
     def check_files(self, *more_figures: str | None) -> None:
         """Refuse names that could not be written to, before anything is trained."""
         if self.export is not None:
-            from mssp.sweep import export
+            from mssp.store import table
 
-            export.check_target(self.export)
+            table.check_target(self.export)
         for figure in (self.plot, *more_figures):
             if figure is not None:
                 from mssp.report import saving
@@ -97,7 +96,7 @@ class RunFlags:
                 saving.check_target(figure)
 
     def check_metric(self, name: str, data: Dataset) -> Metric:
-        from mssp.sweep.learning_rates import METRICS
+        from mssp.sweep.transfer import METRICS
 
         if name not in METRICS:
             raise ValueError(f"unknown --metric {name!r}: use one of {', '.join(METRICS)}")
@@ -111,7 +110,7 @@ class RunFlags:
     @contextmanager
     def opened(self) -> Iterator[Store]:
         """The store; whoever stops a command is told that nothing is lost."""
-        from mssp.sweep.store import Store
+        from mssp.store.runs import Store
 
         path = self.store or "runs.sqlite"
         with Store(path, device=device_text(self.device or "auto")) as store:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mssp.sweep.store import Result
+    from mssp.store.runs import Result
 
 Advance = Callable[..., None]  # by one unit, or by so many
 

@@ -15,8 +15,7 @@ from mssp.planning.rules import REGIMES, check_cell, check_names
 
 if TYPE_CHECKING:
     from mssp.ladders.tuned import Tuned
-    from mssp.sweep.learning_rates import Setting
-    from mssp.sweep.transfer import Transfer
+    from mssp.sweep.transfer import Setting, Transfer
 
 
 @dataclass
@@ -57,8 +56,8 @@ class SweepCommand(RunFlags):
 
     def run(self) -> int:
         from mssp.sweep.execution import carry_out
-        from mssp.sweep.learning_rates import LearningRates, transfers, trials
         from mssp.sweep.progress import watcher
+        from mssp.sweep.transfer import LearningRates, transfers, trials
 
         if self.json and self.markdown:
             raise ValueError("--json and --markdown exclude each other")
@@ -80,7 +79,7 @@ class SweepCommand(RunFlags):
             found = transfers(study.runs(), metric, asked)
             print(f"{len(asked)} runs in {self.store}", file=sys.stderr)
             if self.export is not None:
-                from mssp.sweep.export import export
+                from mssp.store.table import export
 
                 export(study, self.export)
         self._show(job.text, found)
@@ -111,7 +110,7 @@ class SweepCommand(RunFlags):
                 print(f"figure in {path}", file=sys.stderr)
 
     def _settings(self, data: str) -> dict[Setting, Tuned]:
-        from mssp.sweep.learning_rates import Setting
+        from mssp.sweep.transfer import Setting
 
         found = {}
         for regime, optimizer, scheme in product(self.regime, self.optimizer, self.scheme):

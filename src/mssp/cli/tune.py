@@ -19,10 +19,10 @@ from mssp.planning.recipe import Recipe
 from mssp.planning.rules import check_cell, check_names
 
 if TYPE_CHECKING:
-    from mssp.sweep.learning_rates import Setting
+    from mssp.sweep.search import Procedure
+    from mssp.sweep.search_text import Summary
+    from mssp.sweep.transfer import Setting
     from mssp.sweep.trial import Trial
-    from mssp.sweep.tuning import Procedure
-    from mssp.sweep.tuning_text import Summary
 
 
 @dataclass
@@ -80,11 +80,11 @@ class TuneCommand(RunFlags):
     """the plan file to write (default tuned.json)"""
 
     def run(self) -> int:
+        from mssp.store.table import export
         from mssp.sweep.evaluation import Evaluator, study_name
-        from mssp.sweep.export import export
         from mssp.sweep.progress import watcher
-        from mssp.sweep.tuning import tune
-        from mssp.sweep.tuning_text import Summary
+        from mssp.sweep.search import tune
+        from mssp.sweep.search_text import Summary
 
         setting, procedure = self._setting(), self._procedure()
         target = self._target()
@@ -129,7 +129,7 @@ class TuneCommand(RunFlags):
             unfinished.write_text(f"{text}\n", encoding="utf-8")
 
     def _setting(self) -> Setting:
-        from mssp.sweep.learning_rates import Setting
+        from mssp.sweep.transfer import Setting
 
         setting = Setting(
             self.optimizer or "", self.regime or "", self.scheme or "", self.active, self.readout or "zero"
@@ -152,7 +152,7 @@ class TuneCommand(RunFlags):
         return replace(trial, aggregation_mult=aggregation if given is None else given)
 
     def _procedure(self) -> Procedure:
-        from mssp.sweep.tuning import Procedure
+        from mssp.sweep.search import Procedure
 
         if self.budget is not None and self.method == "grid":
             raise ValueError("--budget is for random and optuna: a grid has as many runs as --points make")
@@ -187,15 +187,15 @@ class TuneCommand(RunFlags):
         if self.plot is not None:
             from mssp.report.figures import heatmaps
             from mssp.report.saving import save
-            from mssp.sweep import grids
+            from mssp.sweep import search
 
             best = summary.found.best
             # The grid around the best, which the paper's procedure fills and others touch.
-            grid = summary.found.fine or grids.axes(grids.point_of(best), self.points or 0, self.ratio or 0.0)
+            grid = summary.found.fine or search.axes(search.point_of(best), self.points or 0, self.ratio or 0.0)
             better, label = summary.metric.higher_is_better, summary.metric.label
-            points, scores = zip(*grids.near(best, summary.found.tried, grid), strict=True)
+            points, scores = zip(*search.near(best, summary.found.tried, grid), strict=True)
             scores = tuple(score if better else -score for score in scores)
-            figure = heatmaps(points, scores, grids.MULTIPLIERS, grids.point_of(best), label, higher_is_better=better)
+            figure = heatmaps(points, scores, search.MULTIPLIERS, search.point_of(best), label, higher_is_better=better)
             save(figure, self.plot)
             print(f"figure in {self.plot}", file=sys.stderr)
 

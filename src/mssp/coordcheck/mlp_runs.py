@@ -16,7 +16,7 @@ from mssp.planning.plans import Plan
 from mssp.replicas import Feed, MLPProgram, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.watching import Measured, watch
-from mssp.sweep.learning_rates import Setting
+from mssp.sweep.transfer import Setting
 from mssp.theory.expected import Theory
 
 _LEAST = 2

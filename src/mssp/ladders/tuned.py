@@ -135,7 +135,7 @@ def multipliers_for(
 ) -> Tuned:
     """The multipliers kept for one setting of the MLP MoE.
 
-    >>> tuned("tinyimagenet", "sgd", "II", "mssp").lr_mult["readout"]
+    >>> multipliers_for("tinyimagenet", "sgd", "II", "mssp").lr_mult["readout"]
     65536.0
     """
     if data not in _known():

@@ -16,10 +16,9 @@ from mssp.report.dmft_figures import overlay_figure
 from mssp.report.figures import PANELS, heatmaps, scaling_figure, transfer_figure
 from mssp.report.findings import findings, overview, tags
 from mssp.report.page import Block, Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page
-from mssp.sweep import grids, transfer_text
-from mssp.sweep.learning_rates import Setting
-from mssp.sweep.recorded import RecordedSweep
-from mssp.sweep.transfer import Outcome
+from mssp.sweep import transfer_text
+from mssp.sweep.transfer import Outcome, Setting
+from mssp.sweep.transfer_text import RecordedSweep
 
 _TERMS = ("init", "propagating", "effective", "cross")  # of the sum over experts
 _VERDICTS = {"ok": "good", "off": "bad"}
@@ -243,16 +242,16 @@ def _router_blocks(checks: Sequence[Checked]) -> list[Block]:
 def _search_blocks(searches: Sequence[Search]) -> list[Block]:
     blocks: list[Block] = []
     for number, search in enumerate(searches, 1):
-        best = grids.point_of(search.best)
+        best = search.point_of(search.best)
         setting = search.setting
         which = tags(setting.regime, setting.optimizer, search.data)
-        near = grids.near(search.best, search.tried)
+        near = search.near(search.best, search.tried)
         points, scores = [point for point, _ in near], [score for _, score in near]
         label = f"{SCHEME_NAMES[setting.scheme]} · Regime {setting.regime} · {OPTIMIZER_NAMES[setting.optimizer]}"
         title = f"{label}: multipliers around their optimum at N = {search.best.width} ({search.experiment})"
         better = search.metric.higher_is_better
         figure = heatmaps(
-            points, scores, grids.MULTIPLIERS, best, search.metric.label, title=title, higher_is_better=better
+            points, scores, search.MULTIPLIERS, best, search.metric.label, title=title, higher_is_better=better
         )
         blocks.append(Chart(figure, f"multipliers-{number}", which))
         found = ", ".join(f"{name} {value:g}" for name, value in best.items())

@@ -1,1 +1,49 @@
-"""Sweeps over hyperparameters: what was run, and what came out."""
+"""Many runs: one trial, all of them here or on Ray, learning-rate transfer, the search for multipliers.
+
+It imports replicas, ladders and store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mssp._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mssp.sweep.execution import Job, Local, carry_out
+    from mssp.sweep.search import Found, Procedure, tune
+    from mssp.sweep.transfer import (
+        METRICS,
+        LearningRates,
+        Metric,
+        Score,
+        Setting,
+        Transfer,
+        WidthSummary,
+        transfers,
+        trials,
+    )
+    from mssp.sweep.trial import Trial
+
+_HOMES = {
+    "execution": ("Job", "Local", "carry_out"),
+    "search": ("Found", "Procedure", "tune"),
+    "transfer": (
+        "LearningRates",
+        "METRICS",
+        "Metric",
+        "Score",
+        "Setting",
+        "Transfer",
+        "WidthSummary",
+        "transfers",
+        "trials",
+    ),
+    "trial": ("Trial",),
+}
+__all__ = [
+    "METRICS", "Found", "Job", "LearningRates", "Local", "Metric", "Procedure", "Score", "Setting", "Transfer",
+    "Trial", "WidthSummary", "carry_out", "transfers", "trials", "tune",
+]  # fmt: skip
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from mssp.store.runs import Store
 from mssp.sweep.execution import Backend, Job, Watcher, carry_out
-from mssp.sweep.learning_rates import METRICS
-from mssp.sweep.store import Store
-from mssp.sweep.transfer import Metric
+from mssp.sweep.search import Scores
+from mssp.sweep.transfer import METRICS, Metric
 from mssp.sweep.trial import Trial
-from mssp.sweep.tuning import Scores
 
 KIND = "tune"  # what names of its studies begin with
 _SHARE = 8  # of the steps that a first look takes

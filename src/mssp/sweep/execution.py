@@ -14,7 +14,7 @@ import torch
 from mssp.data.dataset import Dataset
 from mssp.replicas import Feed, MLPProgram, Outcome, Replica, Schedule, train
 from mssp.replicas.training import replicas_that_fit
-from mssp.sweep.store import Chunk, NewRun, Result, Store, Study
+from mssp.store.runs import Chunk, NewRun, Result, Store, Study
 from mssp.sweep.trial import Problem, Trial, in_chunks
 
 _LARGEST = {"cpu": 64, "cuda": 4096}  # replicas in a chunk: more are hardly faster, and results arrive later

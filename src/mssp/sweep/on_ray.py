@@ -15,8 +15,8 @@ import torch
 
 from mssp._environment import pick_device
 from mssp.replicas import Feed
+from mssp.store.runs import Chunk, NewRun, Result, Study
 from mssp.sweep.execution import Job, Watcher, begin, committing, is_finished, plan_chunks, train_trials
-from mssp.sweep.store import Chunk, NewRun, Result, Study
 from mssp.sweep.trial import Trial
 
 _RETRIES = 5  # of a chunk whose worker died

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mssp.sweep.store import Result
+from mssp.store.runs import Result
 
 
 class Quiet:

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from mssp._environment import environment, this_host
 from mssp._numbers import positive_or_zero
 from mssp.planning.document import MISSING, differences
-from mssp.sweep.database import check, connect, create, plain_errors
-from mssp.sweep.owner import OPEN, lives, process_start
+from mssp.store.database import check, connect, create, plain_errors
+from mssp.store.ownership import OPEN, lives, process_start
 
 Parameter = float | int | str | bool | None
 

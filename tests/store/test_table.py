@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mssp.sweep import export as export_module
-from mssp.sweep.export import export, export_curves, frame, rows
-from mssp.sweep.store import NewRun, Result, Store, Study
+from mssp.store import table as export_module
+from mssp.store.runs import NewRun, Result, Store, Study
+from mssp.store.table import export, export_curves, frame, rows
 
 THIRD = 0.1 + 0.2  # 0.30000000000000004: shorter texts are other numbers
 COLUMNS = [

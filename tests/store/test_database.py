@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mssp.sweep import database as database_module
-from mssp.sweep.database import APPLICATION_ID, SCHEMA_VERSION
-from mssp.sweep.store import Result, Store, Study
-from tests.sweep.sweeps import SETTINGS, beside, busy_worker, claimed, new_runs, sound_store, worker
+from mssp.store import database as database_module
+from mssp.store.database import APPLICATION_ID, SCHEMA_VERSION
+from mssp.store.runs import Result, Store, Study
+from tests.store.stores import SETTINGS, beside, busy_worker, claimed, new_runs, sound_store, worker
 
 
 def test_processes_may_make_the_store_together(path: Path) -> None:

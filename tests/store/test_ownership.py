@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import mssp
-from mssp.sweep import store as store_module
-from mssp.sweep.store import Store, Study
-from tests.sweep.sweeps import SETTINGS, busy_worker, claimed, new_runs, results, worker
+from mssp.store import runs as store_module
+from mssp.store.runs import Store, Study
+from tests.store.stores import SETTINGS, busy_worker, claimed, new_runs, results, worker
 
 
 def edit(path: Path, statement: str, *values: Any) -> None:

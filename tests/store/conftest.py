@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mssp.sweep.store import Store, Study
-from tests.sweep.sweeps import SETTINGS
+from mssp.store.runs import Store, Study
+from tests.store.stores import SETTINGS
 
 
 @pytest.fixture

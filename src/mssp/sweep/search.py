@@ -1,24 +1,97 @@
-"""Tune multipliers at a small width: the paper's procedure, and the cheaper ones it warns of.
-
-``grid``     the learning rate alone, then a broad grid over the init multiplier and the five learning-rate multipliers,
-             then a fine grid around the best: every combination of 5 values a factor 4 apart, 15,625 runs.
-``random``   the same broad and fine ranges, at random, then all pairs of multipliers around the best, over and over.
-``optuna``   a sampler that learns from what it has seen (TPE), asked and told in batches.
-
-All choose by validation top-5, or another metric. With replicas the full grid is minutes on one GPU, so there is no
-need to skip it.
-"""
+"""Points to try: grids over multipliers, in powers of a ratio around a centre."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations, product
+
+import numpy as np
 
 from mssp._numbers import positive, positive_int
-from mssp.sweep import grids
-from mssp.sweep.grids import Point
+from mssp.ladders.tuned import TUNED_ROLES
 from mssp.sweep.trial import Trial
+
+INIT = "init"
+MULTIPLIERS = (INIT, *TUNED_ROLES)
+Point = Mapping[str, float]  # a factor for each multiplier
+
+
+def at(trial: Trial, point: Point) -> Trial:
+    """A trial with these multipliers."""
+    rates = {role: point[role] for role in TUNED_ROLES}
+    return replace(trial, init_mult=point[INIT], lr_mult=rates)
+
+
+def point_of(trial: Trial) -> dict[str, float]:
+    return {INIT: trial.init_mult, **{role: trial.lr_mult.get(role, 1.0) for role in TUNED_ROLES}}
+
+
+def levels(centre: float, points: int, ratio: float) -> list[float]:
+    """``points`` numbers a factor ``ratio`` apart, ``centre`` in the middle.
+
+    >>> levels(1.0, 5, 4.0)
+    [0.0625, 0.25, 1.0, 4.0, 16.0]
+    """
+    return [centre * ratio ** (k - (points - 1) / 2) for k in range(points)]
+
+
+def axes(centre: Point, points: int, ratio: float) -> dict[str, list[float]]:
+    return {name: levels(centre[name], points, ratio) for name in MULTIPLIERS}
+
+
+def full(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """Every combination."""
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def some(grid: Mapping[str, Sequence[float]], count: int, seed: int) -> list[dict[str, float]]:
+    """``count`` combinations at random, none twice; all of them where there are no more."""
+    sizes = [len(each) for each in grid.values()]
+    total = int(np.prod(sizes))
+    chosen = np.random.default_rng(seed).choice(total, min(count, total), replace=False)
+    indexes = np.stack(np.unravel_index(chosen, sizes), axis=1)
+    return [
+        {name: values[index] for (name, values), index in zip(grid.items(), row, strict=True)}
+        for row in indexes.tolist()
+    ]
+
+
+def planes(grid: Mapping[str, Sequence[float]], centre: Point) -> list[dict[str, float]]:
+    """All pairs of multipliers over the grid, the others at the centre."""
+    found = []
+    for first, second in combinations(grid, 2):
+        for x, y in product(grid[first], grid[second]):
+            found.append({**centre, first: x, second: y})
+    return found
+
+
+def at_edge(grid: Mapping[str, Sequence[float]], point: Point) -> list[str]:
+    """The multipliers whose best value is the first or last of its axis."""
+    return [name for name, values in grid.items() if len(values) > 1 and point[name] in (min(values), max(values))]
+
+
+def lies_on(grid: Mapping[str, Sequence[float]], point: Point) -> bool:
+    return all(any(math.isclose(point[name], value) for value in values) for name, values in grid.items())
+
+
+def near(
+    best: Trial, tried: Iterable[tuple[Trial, float]], grid: Mapping[str, Sequence[float]] | None = None
+) -> list[tuple[Point, float]]:
+    """Points with their scores that were tried at the best one's learning rate, those of a grid or all."""
+    axes = None if grid is None else {name: [*values, point_of(best)[name]] for name, values in grid.items()}
+    return [
+        (point_of(trial), score)
+        for trial, score in tried
+        if trial.lr == best.lr and (axes is None or lies_on(axes, point_of(trial)))
+    ]
+
+
+def unique(points: Iterable[Point]) -> list[Point]:
+    """Points in their order, each once."""
+    return list({tuple(sorted(point.items())): point for point in points}.values())
+
 
 METHODS = ("grid", "random", "optuna")
 _PATIENCE = 4  # as many batches as the budget has: a sampler repeats itself, and repetitions cost nothing
@@ -66,7 +139,7 @@ class Procedure:
     @property
     def runs(self) -> int:
         """What the grids take, or the budget."""
-        dimensions = len(grids.MULTIPLIERS)
+        dimensions = len(MULTIPLIERS)
         return self.budget or self.broad_points**dimensions + self.points**dimensions
 
     @property
@@ -97,7 +170,7 @@ class Found:
 def tune(start: Trial, procedure: Procedure, evaluate: Evaluate) -> Found:
     """Search from a trial at the width to tune at; ``evaluate`` trains trials and says how they did."""
     search = _Search(start, evaluate)
-    rates = grids.levels(start.lr, procedure.lr_points, procedure.lr_ratio)
+    rates = levels(start.lr, procedure.lr_points, procedure.lr_ratio)
     # From the middle outwards: where nothing learns yet, the first of equals is the one that was given.
     rates.sort(key=lambda lr: abs(math.log(lr / start.lr)))
     search.ask("learning rate", [replace(start, lr=lr) for lr in rates])
@@ -107,12 +180,12 @@ def tune(start: Trial, procedure: Procedure, evaluate: Evaluate) -> Found:
     if procedure.method == "random":
         _at_random(search, procedure)
         return search.found({})
-    centre = grids.point_of(search.best)
-    search.ask_points("broad grid", grids.full(grids.axes(centre, procedure.broad_points, procedure.broad_ratio)))
+    centre = point_of(search.best)
+    search.ask_points("broad grid", full(axes(centre, procedure.broad_points, procedure.broad_ratio)))
     for number in range(procedure.rounds):
-        fine = grids.axes(grids.point_of(search.best), procedure.points, procedure.ratio)
-        search.ask_points(f"fine grid {number + 1}", grids.full(fine))
-        if not grids.at_edge(fine, grids.point_of(search.best)):
+        fine = axes(point_of(search.best), procedure.points, procedure.ratio)
+        search.ask_points(f"fine grid {number + 1}", full(fine))
+        if not at_edge(fine, point_of(search.best)):
             break
     return search.found(fine)
 
@@ -134,14 +207,14 @@ class _Search:
 
     def ask_points(self, stage: str, points: Sequence[Point]) -> None:
         if points:
-            self.ask(stage, [grids.at(self.best, point) for point in points])
+            self.ask(stage, [at(self.best, point) for point in points])
 
     def new(self, points: Sequence[Point]) -> list[Point]:
         """Points that have not been tried, each once."""
-        return [point for point in grids.unique(points) if grids.at(self.best, point).key not in self.tried]
+        return [point for point in unique(points) if at(self.best, point).key not in self.tried]
 
     def found(self, fine: Mapping[str, Sequence[float]]) -> Found:
-        edges = grids.at_edge(fine, grids.point_of(self.best))
+        edges = at_edge(fine, point_of(self.best))
         return Found(self.best, self.score, list(self.tried.values()), fine, edges)
 
 
@@ -150,13 +223,13 @@ def _at_random(search: _Search, procedure: Procedure) -> None:
 
     Where no pair is new, the rest is spent at random again.
     """
-    everything = grids.axes(grids.point_of(search.best), 2 * procedure.reach + 1, procedure.ratio)
+    everything = axes(point_of(search.best), 2 * procedure.reach + 1, procedure.ratio)
     left, number = procedure.runs, 0
     while left > 0:
         number += 1
         pairs = search.new(_pairs_around_best(search, procedure)) if number > 1 else []
         # Enough more that some are new, whatever has been tried.
-        at_random = grids.some(everything, len(search.tried) + procedure.runs, procedure.seed + number)
+        at_random = some(everything, len(search.tried) + procedure.runs, procedure.seed + number)
         count = left if number > 1 else procedure.runs // 2
         chosen = (pairs or search.new(at_random))[: max(1, min(count, left))]
         if not chosen:  # every point there is
@@ -166,8 +239,8 @@ def _at_random(search: _Search, procedure: Procedure) -> None:
 
 
 def _pairs_around_best(search: _Search, procedure: Procedure) -> list[Point]:
-    centre = grids.point_of(search.best)
-    return grids.unique(grids.planes(grids.axes(centre, procedure.points, procedure.ratio), centre))
+    centre = point_of(search.best)
+    return unique(planes(axes(centre, procedure.points, procedure.ratio), centre))
 
 
 def _with_optuna(search: _Search, procedure: Procedure, batch: int = 64) -> None:
@@ -179,7 +252,7 @@ def _with_optuna(search: _Search, procedure: Procedure, batch: int = 64) -> None
     # Constant liar: what is asked in one batch must differ, though nothing is told in between.
     sampler = optuna.samplers.TPESampler(seed=procedure.seed, constant_liar=True, n_startup_trials=batch)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    reach, centre = procedure.reach, grids.point_of(search.best)
+    reach, centre = procedure.reach, point_of(search.best)
     left = procedure.runs
     for number in range(_PATIENCE * -(-procedure.runs // batch)):
         asked = [study.ask() for _ in range(min(batch, left))]
@@ -190,7 +263,7 @@ def _with_optuna(search: _Search, procedure: Procedure, batch: int = 64) -> None
         new = search.new(points)
         search.ask_points(f"batch {number + 1}", new)
         for each, point in zip(asked, points, strict=True):
-            _, score = search.tried[grids.at(search.best, point).key]
+            _, score = search.tried[at(search.best, point).key]
             study.tell(each, max(score, 0.0))  # a run that diverged is as bad as one that gets nothing right
         left -= len(new)
         if left <= 0:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mssp.sweep.store import NewRun, Result, Store, Study
-from tests.sweep.sweeps import SETTINGS, beside, claimed, new_runs, results
+from mssp.store.runs import NewRun, Result, Store, Study
+from tests.store.stores import SETTINGS, beside, claimed, new_runs, results
 
 
 def test_a_sweep_from_start_to_end(path: Path) -> None:
@@ -247,6 +247,6 @@ def test_a_store_belongs_to_the_process_and_thread_that_opened_it(path: Path, mo
 
 def test_the_store_does_not_import_torch() -> None:
     check = (
-        "import sys, mssp.sweep.store, mssp.sweep.export; assert not {'torch', 'pandas', 'pyarrow'} & set(sys.modules)"
+        "import sys, mssp.store.runs, mssp.store.table; assert not {'torch', 'pandas', 'pyarrow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mssp.sweep.store import Chunk, NewRun, Result, Store, Study
+from mssp.store.runs import Chunk, NewRun, Result, Store, Study
 
 SETTINGS = {"steps": 3, "data": {"name": "cifar10", "batch": 50}, "betas": [0.9, 0.95]}
 
@@ -44,7 +44,7 @@ def beside(path: Path) -> set[str]:
 
 WORKER = """
 import sys, time
-from mssp.sweep.store import Result, Store
+from mssp.store.runs import Result, Store
 path, pause = sys.argv[1], float(sys.argv[2])
 with Store(path) as store:
     study = store.study("sweep", {"steps": 3, "data": {"name": "cifar10", "batch": 50}, "betas": [0.9, 0.95]})

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mssp._files import replacing
-from mssp.sweep.store import Parameter, Run, Study
+from mssp.store.runs import Parameter, Run, Study
 
 _KINDS = {"key": str, "chunk": int, "status": str, "diverged_at": int, "seconds": float, "error": str}
 _PARQUET_ROWS = 1 << 20  # collected before they are written: readers are slow where every run is a group of its own
@@ -42,7 +42,7 @@ def rows(study: Study) -> list[dict[str, Parameter]]:
     """One flat dict per run, all with the same keys in the same order.
 
     >>> import tempfile
-    >>> from mssp.sweep.store import NewRun, Store
+    >>> from mssp.store.runs import NewRun, Store
     >>> with tempfile.TemporaryDirectory() as folder, Store(f"{folder}/runs.db") as store:
     ...     study = store.study("widths", {})
     ...     added = study.add([[NewRun("a", {"width": 64}, "{}")]])
@@ -79,7 +79,7 @@ def export_curves(study: Study, path: str | os.PathLike[str]) -> None:
 
     >>> import tempfile
     >>> import numpy as np
-    >>> from mssp.sweep.store import NewRun, Result, Store
+    >>> from mssp.store.runs import NewRun, Result, Store
     >>> with tempfile.TemporaryDirectory() as folder, Store(f"{folder}/runs.db") as store:
     ...     study = store.study("widths", {})
     ...     added = study.add([[NewRun("a", {"width": 64}, "{}")]])

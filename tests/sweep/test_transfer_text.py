@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from mssp.sweep import transfer_text
-from mssp.sweep.learning_rates import METRICS, Setting
-from mssp.sweep.recorded import read, tinyimagenet
-from mssp.sweep.transfer import Score, Transfer
+from mssp.sweep.transfer import METRICS, Score, Setting, Transfer
+from mssp.sweep.transfer_text import read, tinyimagenet
 
 RECORD = Path(__file__).parents[2] / "records" / "2026-11-16-transfer-tinyimagenet.md"
 
