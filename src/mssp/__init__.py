@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "_environment": ("__version__",),
     "apply": ("check_schedule", "describe", "initialize", "param_groups", "scale_gradients", "verify"),
-    "coordcheck.module_runs": ("check",),
+    "coordcheck": ("check",),
     "measure": ("monitor",),
     "planning": ("ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "plan", "rule"),
 }

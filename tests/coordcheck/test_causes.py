@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from mssp.coordcheck.causes import Cause, causes, divergence, power, with_reasons
-from mssp.coordcheck.judgement import Quantity, judged_quantities
+from mssp.coordcheck.judgement import Judged, judged_quantities
 from mssp.coordcheck.series import Numbers
 from tests.coordcheck.synthetic import law, series, theory
 
 
-def judged(values: dict[str, Numbers], **options: Any) -> dict[str, Quantity]:
+def judged(values: dict[str, Numbers], **options: Any) -> dict[str, Judged]:
     return judged_quantities(series(values), theory(**options))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mssp._estimates import Estimate
-from mssp.coordcheck.judgement import Quantity, judged_quantities
+from mssp.coordcheck.judgement import Judged, judged_quantities
 from mssp.coordcheck.series import Numbers
 from mssp.theory.expected import Theory
 from mssp.theory.propagation import Exponent
@@ -21,7 +21,7 @@ WIDE = (-0.1, 0.0, 0.1)  # an interval of ± 0.248
 
 def judged(
     name: str, values: Numbers, expectation: Theory | None = None, sizes: Sequence[int] = SIZES, **options: Any
-) -> Quantity:
+) -> Judged:
     found = judged_quantities(series({name: values}, sizes), expectation or theory(sizes=sizes, **options))
     assert list(found)[-1] == name
     return found[name]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mssp._estimates import Estimate
-from mssp.coordcheck.judgement import Quantity
+from mssp.coordcheck.judgement import Judged
 from mssp.coordcheck.result import Check
 from mssp.report.canvas import description_of
 from mssp.report.check_figures import evaluation_figure, exponents_figure, sizes_figure
@@ -39,12 +39,12 @@ def quantity(
     sizes: Sequence[int] = SIZES,
     zero: bool = False,
     stable: bool = True,
-) -> Quantity:
+) -> Judged:
     """(step + 1) size^power from ``start`` updates on, with an exponent of that power ± 0.1; zero before."""
     predicted = expected if isinstance(expected, Sequence) else [expected] * (steps + 1)
     there = [not zero and step >= start for step in range(steps + 1)]
     one = next((each for each in reversed(predicted) if each is not None), None)
-    return Quantity(
+    return Judged(
         name,
         tuple(Estimate(power, 0.1) if each else None for each in there),
         {size: tuple((step + 1) * size**power if each else 0.0 for step, each in enumerate(there)) for size in sizes},
@@ -57,7 +57,7 @@ def quantity(
 
 
 def check_of(
-    *quantities: Quantity,
+    *quantities: Judged,
     axis: str = "width",
     steps: int = STEPS,
     sizes: Sequence[int] = SIZES,
@@ -266,7 +266,7 @@ def test_one_update_is_a_marker_with_its_uncertainty() -> None:
 def test_what_is_not_finite_is_left_out() -> None:
     lost = quantity("effective/router")
     values = {**lost.values, 128: (math.nan,) * 4}
-    lost = Quantity(lost.name, (None,) * 4, values, lost.predicted, None, None, False, "off", "is not finite")
+    lost = Judged(lost.name, (None,) * 4, values, lost.predicted, None, None, False, "off", "is not finite")
     check = check_of(lost, loss=dict.fromkeys(SIZES, (4.6, math.inf, math.nan)))
     assert drawn(sizes_figure(check))[0].y == (2.0, None, 2.0)
     assert not drawn(exponents_figure(check))

@@ -18,7 +18,7 @@ from mssp.planning.validation import READOUTS
 if TYPE_CHECKING:
     import torch
 
-    from mssp.coordcheck.mlp_runs import Sizes
+    from mssp.coordcheck.ladder_runs import Sizes
     from mssp.coordcheck.result import Check
     from mssp.ladders.tuned import Tuned
     from mssp.sweep.transfer import Setting
@@ -108,7 +108,7 @@ class CheckCommand:
         check_cell(self.scheme or "", self.regime, self.optimizer or "")
 
     def _sizes(self) -> Sizes:
-        from mssp.coordcheck.mlp_runs import Sizes
+        from mssp.coordcheck.ladder_runs import Sizes
 
         default = (_DEPTH_WIDTH,) if self.depths else (_NARROWEST, *_WIDER)
         for flag, given in (("--widths", self.widths), ("--depths", self.depths)):
@@ -117,7 +117,7 @@ class CheckCommand:
         return Sizes(tuple(self.widths) or default, tuple(self.depths))
 
     def _checked(self, sizes: Sizes, device: torch.device) -> tuple[Check, Tuned]:
-        from mssp.coordcheck.mlp_runs import check_mlps
+        from mssp.coordcheck.ladder_runs import check_mlps
         from mssp.data import load
         from mssp.replicas import Feed
         from mssp.sweep.transfer import Setting
@@ -139,7 +139,7 @@ class CheckCommand:
         return found, tuned
 
     def _tuned(self, data: str, setting: Setting) -> Tuned:
-        from mssp.coordcheck.mlp_runs import calm
+        from mssp.coordcheck.ladder_runs import calm
 
         # What was tuned, was for one block without a residual stream.
         asked = self.multipliers or (("ones",) if self.depths else ("tuned",))

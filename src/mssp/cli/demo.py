@@ -121,7 +121,7 @@ class DemoCommand:
         settings = {"scheme": scheme, "widths": list(self.widths), "steps": _CHECK_STEPS, "seeds": _CHECK_SEEDS}
 
         def make(advance: Advance) -> dict[str, Any]:
-            from mssp.coordcheck.mlp_runs import Sizes, calm, check_mlps
+            from mssp.coordcheck.ladder_runs import Sizes, calm, check_mlps
             from mssp.data import load
             from mssp.replicas import Feed
 

@@ -1,1 +1,22 @@
-"""The refined coordinate check: run, fit, and judge."""
+"""The refined coordinate check: run, fit exponents, judge them, and say what is wrong.
+
+It imports measure, theory, replicas and ladders.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mssp._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mssp.coordcheck.module_runs import check
+    from mssp.coordcheck.result import Check
+
+_HOMES = {
+    "module_runs": ("check",),
+    "result": ("Check",),
+}
+__all__ = ["Check", "check"]
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from mssp.coordcheck.judgement import Quantity
+from mssp.coordcheck.judgement import Judged
 
 # In this order: an eps that dominates shrinks Adam's updates, and looks like a small learning rate.
 _SETTINGS = ("experts", "weights", "aggregation", "eps", "rate")
@@ -32,7 +32,7 @@ class Cause:
     text: str
 
 
-def causes(quantities: Mapping[str, Quantity], symbol: str) -> list[Cause]:
+def causes(quantities: Mapping[str, Judged], symbol: str) -> list[Cause]:
     """The settings that are off, the likeliest culprit first; ``symbol`` is what grows."""
     found: list[Cause] = []
     for setting in _SETTINGS:
@@ -53,7 +53,7 @@ def divergence(size: int, step: int, axis: str) -> Cause:
     return Cause("divergence", "", text)
 
 
-def with_reasons(quantities: Mapping[str, Quantity], found: Iterable[Cause], symbol: str) -> dict[str, Quantity]:
+def with_reasons(quantities: Mapping[str, Judged], found: Iterable[Cause], symbol: str) -> dict[str, Judged]:
     """The quantities with what they do in words, and for those that are off, why."""
     found = list(found)
     return {
@@ -71,7 +71,7 @@ def power(symbol: str, exponent: float) -> str:
     return f"{symbol}^{exponent:.2g}".replace("-", "−") if abs(exponent) >= 0.005 else f"{symbol}^0"
 
 
-def _reason(each: Quantity, found: list[Cause], symbol: str) -> str:
+def _reason(each: Judged, found: list[Cause], symbol: str) -> str:
     if each.judged is None or each.expected is None or each.expected.power is None:
         what = each.reason or "as it should be"
     else:
@@ -91,7 +91,7 @@ def _reason(each: Quantity, found: list[Cause], symbol: str) -> str:
     return f"{what}: {cause.text}"
 
 
-def _text(each: Quantity, setting: str, symbol: str) -> str:
+def _text(each: Judged, setting: str, symbol: str) -> str:
     role = _role(each.name)
     if setting == "experts":
         return f"experts {each.reason}"

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mssp._estimates import Estimate
-from mssp.coordcheck.fit import bent_estimate, estimate
-from mssp.coordcheck.series import Numbers, Series
+from mssp.coordcheck.series import Numbers, Series, bent_estimate, estimate
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent, slack, stable_exponent
 
@@ -42,7 +41,7 @@ _LAST = 3  # stability is a question about the last third of the steps
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Judged:
     """One quantity: what was measured, what was expected, and the verdict.
 
     Args:
@@ -71,16 +70,16 @@ class Quantity:
         return abs(self.judged.value - float(self.expected.power))
 
 
-def judged_quantities(series: Series, theory: Theory) -> dict[str, Quantity]:
+def judged_quantities(series: Series, theory: Theory) -> dict[str, Judged]:
     """Every quantity of a series, by name; what was told rather than measured is judged like the rest."""
     return {name: _judged(name, series, theory) for name in series.values if name != "loss"}
 
 
-def _judged(name: str, series: Series, theory: Theory) -> Quantity:
+def _judged(name: str, series: Series, theory: Theory) -> Judged:
     values, sizes = series.values[name], series.sizes
     steps = range(series.steps + 1)
     predicted = tuple(theory.prediction(name, step) for step in steps)
-    bare = Quantity(
+    bare = Judged(
         name,
         tuple(_exponent(sizes, values[:, step]) for step in steps),
         {size: tuple(_geometric(values[index, step]) for step in steps) for index, size in enumerate(sizes)},
@@ -107,7 +106,7 @@ def _judged(name: str, series: Series, theory: Theory) -> Quantity:
     return replace(bare, judged=worst.found, expected=worst.expected, verdict="off" if worst.beyond > 0 else "ok")
 
 
-def _judged_tie(bare: Quantity, apart: npt.NDArray[np.bool_], theory: Theory) -> Quantity:
+def _judged_tie(bare: Judged, apart: npt.NDArray[np.bool_], theory: Theory) -> Judged:
     """Experts start equal where the scheme ties them, and only there."""
     if theory.tied and apart.any():
         return replace(bare, verdict="off", reason="differ at the start, and the rule ties them")

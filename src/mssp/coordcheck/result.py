@@ -10,7 +10,7 @@ from typing import Any
 
 from mssp._estimates import Estimate, finite
 from mssp.coordcheck.causes import Cause, causes, divergence, with_reasons
-from mssp.coordcheck.judgement import Quantity, judged_quantities
+from mssp.coordcheck.judgement import Judged, judged_quantities
 from mssp.coordcheck.series import Series
 from mssp.coordcheck.text import lines
 from mssp.planning.rules import OPTIMIZERS, SCHEMES
@@ -35,7 +35,7 @@ class Check:
     sizes: tuple[int, ...]
     steps: int
     seeds: int
-    quantities: Mapping[str, Quantity]
+    quantities: Mapping[str, Judged]
     causes: tuple[Cause, ...]
     loss: Mapping[int, tuple[float, ...]]
 
@@ -65,7 +65,7 @@ class Check:
         )
 
     @property
-    def off(self) -> list[Quantity]:
+    def off(self) -> list[Judged]:
         """What is off, the worst first."""
         found = [each for each in self.quantities.values() if each.verdict == "off"]
         return sorted(found, key=lambda each: -each.excess)
@@ -136,7 +136,7 @@ class Check:
         return ""
 
 
-def _quantity_json(each: Quantity) -> dict[str, Any]:
+def _quantity_json(each: Judged) -> dict[str, Any]:
     return {
         "exponents": [None if found is None else finite(found.value) for found in each.exponents],
         "ci": [None if found is None else finite(found.ci) for found in each.exponents],
@@ -160,7 +160,7 @@ def _slack(prediction: Prediction | None) -> float | None:
     return None if _power(prediction) is None or prediction is None else float(prediction.exponent.slack)
 
 
-def _judged_json(each: Quantity) -> dict[str, float | None] | None:
+def _judged_json(each: Judged) -> dict[str, float | None] | None:
     if each.judged is None:
         return None
     expected = None if each.expected is None else Prediction(each.expected, "")
@@ -175,11 +175,11 @@ def _judged_json(each: Quantity) -> dict[str, float | None] | None:
 # -- and back ----------------------------------------------------------------------------------------------------------
 
 
-def _quantity(name: str, found: Mapping[str, Any]) -> Quantity:
+def _quantity(name: str, found: Mapping[str, Any]) -> Judged:
     # Null stands for a term that vanishes as well as for one that nothing is said of; to readers they are alike.
     powers = zip(found["predicted"], found["slack"], strict=True)
     source, judged = found["source"], found["judged"]
-    return Quantity(
+    return Judged(
         name,
         tuple(map(_estimate, found["exponents"], found["ci"])),
         {int(size): _numbers(values) for size, values in found["values"].items()},

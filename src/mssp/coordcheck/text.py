@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mssp._tables import align, number
-from mssp.coordcheck.judgement import WIDEST, Quantity
+from mssp.coordcheck.judgement import WIDEST, Judged
 from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def verdict_lines(check: Check) -> list[str]:
     return [line for line in found if line]
 
 
-def judged_of(check: Check) -> list[Quantity]:
+def judged_of(check: Check) -> list[Judged]:
     """The quantities that have a verdict, each once."""
     return [each for each in check.quantities.values() if each.verdict in ("ok", "off") and not _is_copy(check, each)]
 
 
-def vague_of(check: Check) -> list[Quantity]:
+def vague_of(check: Check) -> list[Judged]:
     """Those of which so little is known that their verdict says nothing."""
     return [each for each in judged_of(check) if each.judged is not None and not each.judged.ci <= WIDEST]
 
@@ -118,16 +118,16 @@ def _tables(check: Check, everything: bool) -> Iterator[str]:
         yield line
 
 
-def _of_kind(check: Check, kind: str) -> list[Quantity]:
+def _of_kind(check: Check, kind: str) -> list[Judged]:
     return [each for name, each in check.quantities.items() if name.partition("/")[0] == kind]
 
 
-def _is_copy(check: Check, each: Quantity) -> bool:
+def _is_copy(check: Check, each: Judged) -> bool:
     """Whether it is all of a term: what ΔW4 sends, where there is no W4_0."""
     return each.name.endswith(".2") and f"{each.name[:-1]}1" not in check.quantities
 
 
-def _worth_showing(check: Check, each: Quantity) -> bool:
+def _worth_showing(check: Check, each: Judged) -> bool:
     if _is_copy(check, each):
         return False
     return each.verdict in ("ok", "off") or (each.verdict == "unpredicted" and each.name in _ALWAYS)
@@ -136,7 +136,7 @@ def _worth_showing(check: Check, each: Quantity) -> bool:
 _ALWAYS = ("router/highest", "router/lowest", "router/load", "experts/distance")
 
 
-def _row(check: Check, each: Quantity) -> list[str]:
+def _row(check: Check, each: Judged) -> list[str]:
     values = [number(each.values[size][-1]) for size in check.sizes]
     exponent = each.judged if each.judged is not None else each.exponents[-1]
     shown = "" if exponent is None else exponent.text(2)
@@ -144,7 +144,7 @@ def _row(check: Check, each: Quantity) -> list[str]:
     return [each.name, *values, shown, _expected(each), verdict]
 
 
-def _expected(each: Quantity) -> str:
+def _expected(each: Judged) -> str:
     if each.expected is None or each.expected.power is None:
         return ""
     power = float(each.expected.power)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mssp.coordcheck.judgement import TOLERANCE, Quantity
+from mssp.coordcheck.judgement import TOLERANCE, Judged
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading, judged_of, vague_of
 from mssp.report.canvas import (
@@ -70,7 +70,7 @@ def agreement_figure(checks: Mapping[str, Check], title: str = "Predicted and me
     return canvas.figure(_words(checks, judged))
 
 
-def _judged(check: Check) -> list[Quantity]:
+def _judged(check: Check) -> list[Judged]:
     return [
         each
         for each in judged_of(check)
@@ -78,11 +78,11 @@ def _judged(check: Check) -> list[Quantity]:
     ]
 
 
-def _look(each: Quantity) -> str:
+def _look(each: Judged) -> str:
     return "off" if each.verdict == "off" else "as predicted, stable" if each.stable else "as predicted, not stable"
 
 
-def _ends(quantities: Sequence[Quantity]) -> tuple[float, float]:
+def _ends(quantities: Sequence[Judged]) -> tuple[float, float]:
     values = [0.0]
     for each in quantities:
         assert each.judged is not None
@@ -90,7 +90,7 @@ def _ends(quantities: Sequence[Quantity]) -> tuple[float, float]:
     return min(values) - _ROOM, max(values) + _ROOM
 
 
-def _power(each: Quantity) -> float:
+def _power(each: Judged) -> float:
     assert each.expected is not None
     assert each.expected.power is not None
     return float(each.expected.power)
@@ -107,7 +107,7 @@ def _diagonal(ends: tuple[float, float]) -> list[Json]:
     ]
 
 
-def _points(quantities: Sequence[Quantity]) -> list[Json]:
+def _points(quantities: Sequence[Judged]) -> list[Json]:
     places = _side_by_side(quantities)
     found = []
     for rank, (look, (colour, symbol)) in enumerate(_LOOKS.items()):
@@ -125,9 +125,9 @@ def _points(quantities: Sequence[Quantity]) -> list[Json]:
     return found
 
 
-def _side_by_side(quantities: Sequence[Quantity]) -> dict[str, float]:
+def _side_by_side(quantities: Sequence[Judged]) -> dict[str, float]:
     """Where points stand: those of one prediction in the order of what was measured, about their place."""
-    by_power: dict[float, list[Quantity]] = {}
+    by_power: dict[float, list[Judged]] = {}
     for each in quantities:
         by_power.setdefault(_power(each), []).append(each)
     widest = max(map(len, by_power.values()))
@@ -139,7 +139,7 @@ def _side_by_side(quantities: Sequence[Quantity]) -> dict[str, float]:
     return places
 
 
-def _verdict(check: Check, judged: Sequence[Quantity]) -> str:
+def _verdict(check: Check, judged: Sequence[Judged]) -> str:
     off = sum(each.verdict == "off" for each in judged)
     vague = len(vague_of(check))
     known = f", {vague} of them unclear" if vague else ""
@@ -149,7 +149,7 @@ def _verdict(check: Check, judged: Sequence[Quantity]) -> str:
     return f"{words} · {'stable' if check.stable else 'not stable'}"
 
 
-def _words(checks: Mapping[str, Check], judged: Mapping[str, Sequence[Quantity]]) -> str:
+def _words(checks: Mapping[str, Check], judged: Mapping[str, Sequence[Judged]]) -> str:
     told = [f"It shows measured over predicted exponents for {many(len(checks), 'check')}, with 95 % intervals."]
     for name, check in checks.items():
         far = sorted(judged[name], key=lambda each: -each.excess)[:3]

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from mssp._estimates import Estimate, finite
-from mssp.coordcheck.judgement import Quantity
+from mssp.coordcheck.judgement import Judged
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
 from mssp.report.canvas import (
@@ -48,7 +48,7 @@ from mssp.theory.propagation import Exponent
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_Panels = Mapping[str, Sequence[Quantity]]  # by title
+_Panels = Mapping[str, Sequence[Judged]]  # by title
 
 # Layers have colours of Okabe and Ito, which the colour-blind tell apart, terms have others, of Tol. Markers are for
 # those who see no colours.
@@ -134,7 +134,7 @@ def exponents_figure(check: Check, names: Sequence[str] | None = None) -> Figure
     Args:
         names: of quantities, in one panel per kind: ``effective/router`` is of the kind ``effective``.
     """
-    panels: dict[str, list[Quantity]] = {}
+    panels: dict[str, list[Judged]] = {}
     if names is None:
         panels["propagating updates"] = _of_kind(check, "propagating")
         panels["effective updates"] = _of_kind(check, "effective")
@@ -197,7 +197,7 @@ def evaluation_figure(check: Check) -> Figure:
 # -- which quantities --------------------------------------------------------------------------------------------------
 
 
-def _named(check: Check, names: Sequence[str]) -> list[Quantity]:
+def _named(check: Check, names: Sequence[str]) -> list[Judged]:
     for name in names:
         if name not in check.quantities:
             some = get_close_matches(name, check.quantities, n=4, cutoff=0.0)
@@ -206,7 +206,7 @@ def _named(check: Check, names: Sequence[str]) -> list[Quantity]:
     return [check.quantities[name] for name in dict.fromkeys(names)]
 
 
-def _of_kind(check: Check, kind: str, labels: Iterable[str] = ()) -> list[Quantity]:
+def _of_kind(check: Check, kind: str, labels: Iterable[str] = ()) -> list[Judged]:
     """Those with certain labels; all by default, layers in the order in which signals pass them."""
     found = {
         name.rpartition("/")[2]: each for name, each in check.quantities.items() if name.rpartition("/")[0] == kind
@@ -215,7 +215,7 @@ def _of_kind(check: Check, kind: str, labels: Iterable[str] = ()) -> list[Quanti
     return [found[label] for label in dict.fromkeys(order) if label in found]
 
 
-def _worth_drawing(check: Check) -> list[Quantity]:
+def _worth_drawing(check: Check) -> list[Judged]:
     terms = ("init", "propagating", "effective", "cross")
     found = [*_of_kind(check, "effective"), *_of_kind(check, "propagating"), *_of_kind(check, "aggregate", terms)]
     there = [each for each in found if each.verdict != "zero"]
@@ -280,14 +280,14 @@ def _grid(count: int, most: int) -> tuple[int, int]:
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
-def _sizes_line(check: Check, each: Quantity, step: int, colour: str) -> Json:
+def _sizes_line(check: Check, each: Judged, step: int, colour: str) -> Json:
     ys = [on_log_axis(each.values[size][step]) for size in check.sizes]
     told = [f"{_symbol(check)} = {size}<br>{each.values[size][step]:.4g}" for size in check.sizes]
     style: Json = {"name": _after(step), "legend": _SHADES, "legendrank": step}
     return line_trace(check.sizes, ys, told, line=stroke(colour), marker={"color": colour, "size": 5}, **style)
 
 
-def _guide(check: Check, each: Quantity, steps: Iterable[int]) -> list[Json]:
+def _guide(check: Check, each: Judged, steps: Iterable[int]) -> list[Json]:
     """Of the slope that the verdict is about; where it is about other steps, of the last that is expected."""
     expected = {step: prediction.exponent for step in steps if (prediction := each.predicted[step]) is not None}
     powers = {step: float(found.power) for step, found in expected.items() if found.power is not None}
@@ -340,7 +340,7 @@ def _draw_exponents(
     check: Check,
     axes: Axes,
     title: str,
-    quantities: Sequence[Quantity],
+    quantities: Sequence[Judged],
     styles: Mapping[str, Json],
     but_zero: bool = False,
 ) -> None:
@@ -375,7 +375,7 @@ def _exponent_band(points: Sequence[Estimate | None], style: Json) -> Json:
     return band_trace(range(len(points)), points, style["line"]["color"], 0.07, **style)
 
 
-def _expected_lines(quantities: Iterable[Quantity], styles: Mapping[str, Json], but_zero: bool) -> list[Json]:
+def _expected_lines(quantities: Iterable[Judged], styles: Mapping[str, Json], but_zero: bool) -> list[Json]:
     """One per exponent and colour, where it is expected: dashed; dotted the least that is."""
     colours: dict[tuple[str, float, int], list[str]] = {}
     for each in quantities:
@@ -438,7 +438,7 @@ def _after(step: int) -> str:
     return f"after {many(step, 'update')}"
 
 
-def _verdict(each: Quantity) -> str:
+def _verdict(each: Judged) -> str:
     """As ``0.07 ± 0.21 (expected 0) ok``."""
     found = each.judged or each.exponents[-1]
     measured = "" if found is None or math.isnan(found.value) else found.text(2)
@@ -456,7 +456,7 @@ def _trained_words(check: Check, names: Iterable[str]) -> str:
     return " ".join(told)
 
 
-def _verdicts(quantities: Sequence[Quantity]) -> str:
+def _verdicts(quantities: Sequence[Judged]) -> str:
     """As ``off: router · 3 ok``."""
     off = [each.name.rpartition("/")[2] for each in quantities if each.verdict == "off"]
     ok = sum(each.verdict == "ok" for each in quantities)

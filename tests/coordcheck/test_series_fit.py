@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from mssp.coordcheck.fit import bent_estimate, bent_slopes, estimate, slopes
+from mssp.coordcheck.series import bent_estimate, bent_slopes, estimate, slopes
 from tests.coordcheck.synthetic import SIZES, law
 
 
