@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from mssp.dmft import Solution, compare, example, solve
+from mssp.dmft.document import SHOWN, SYMBOLS, verdict
 from mssp.dmft.solution import SAMPLES, SOLVES
-from mssp.dmft.text import SHOWN, SYMBOLS, verdict
 
 CASES = [(regime, scheme) for regime in ("I", "II", "III") for scheme in ("mssp", "mup")]
 WIDTHS = {"I": [8, 16, 32, 64, 128, 256, 512], "II": [16, 32, 64, 128, 256, 512], "III": [16, 32, 64, 128, 256]}

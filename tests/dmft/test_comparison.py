@@ -9,8 +9,8 @@ import pytest
 
 from mssp.dmft import Solution, compare, example, solve
 from mssp.dmft.comparison import Comparison, compared
+from mssp.dmft.document import as_json, lines, verdict
 from mssp.dmft.observables import Array, Observables, averaged
-from mssp.dmft.text import as_json, lines, verdict
 
 LIMIT = solve(example("II", "mssp", inputs=2, steps=3), samples=400, solves=2)
 SHAPE = {name: each.shape for name, each in LIMIT.mean.items()}

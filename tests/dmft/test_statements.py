@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mssp.dmft import example, solve
+from mssp.dmft.comparison import trained
 from mssp.dmft.constants import constants
-from mssp.dmft.finite import trained
 from mssp.dmft.observables import averaged, equal_times, relative
 from mssp.dmft.run import Samples
 from mssp.dmft.solver import march

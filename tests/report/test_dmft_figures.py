@@ -15,8 +15,8 @@ import pytest
 from mssp.dmft import Comparison, Solution, compare, example, solve
 from mssp.dmft.comparison import compared
 from mssp.dmft.constants import constants
+from mssp.dmft.document import Overlay
 from mssp.dmft.observables import Observables, averaged
-from mssp.dmft.overlay import Overlay
 from mssp.dmft.run import Samples
 from mssp.report.canvas import description_of
 from mssp.report.dmft_figures import dmft_figure, overlay_figure

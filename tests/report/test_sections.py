@@ -15,8 +15,8 @@ import pytest
 
 import mssp
 from mssp._estimates import Estimate
-from mssp.dmft import compare, example, solve, text
-from mssp.dmft.overlay import Overlay
+from mssp.dmft import compare, document, example, solve
+from mssp.dmft.document import Overlay
 from mssp.report.contents import Contents, read
 from mssp.report.findings import Finding, findings, implemented, lr_at_the_widest, stable
 from mssp.report.page import Cell, Chart
@@ -81,7 +81,7 @@ def words(contents: Contents) -> str:
 def limit() -> dict[str, Any]:
     solution = solve(example("II", "mssp", inputs=2, steps=3), samples=400, solves=2)
     found = compare(solution, [16, 32], seeds=2)
-    return text.as_json(solution, found) | {"overlay": Overlay.of(solution, found).json()}
+    return document.as_json(solution, found) | {"overlay": Overlay.of(solution, found).json()}
 
 
 def test_a_reader_of_the_summary_alone_knows_all_that_matters(tmp_path: Path) -> None:

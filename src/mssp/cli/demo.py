@@ -183,12 +183,12 @@ def _plan(path: Path) -> None:
 
 def _limit(path: Path, stages: Stages) -> None:
     def make(advance: Advance) -> dict[str, Any]:
-        from mssp.dmft import compare, example, solve, text
-        from mssp.dmft.overlay import Overlay
+        from mssp.dmft import compare, document, example, solve
+        from mssp.dmft.document import Overlay
 
         solution = solve(example(_REGIME, "mssp"), samples=_SAMPLES, solves=_SOLVES, on_solved=advance)
         found = compare(solution, _NETWORKS, seeds=_SEEDS, on_width=advance)
-        return text.as_json(solution, found) | {"overlay": Overlay.of(solution, found).json()}
+        return document.as_json(solution, found) | {"overlay": Overlay.of(solution, found).json()}
 
     settings = {"samples": _SAMPLES, "solves": _SOLVES, "widths": _NETWORKS, "seeds": _SEEDS}
     units = _SOLVES + len(_NETWORKS)

@@ -159,16 +159,16 @@ class DmftCommand:
 
     def _show(self, solution: Solution, comparison: Comparison | None) -> int:
         from mssp._environment import environment
-        from mssp.dmft import text
-        from mssp.dmft.overlay import Overlay
+        from mssp.dmft import document
+        from mssp.dmft.document import Overlay
 
         if self.json:
             curves = Overlay.of(solution, comparison).json()
             made = {"overlay": curves, "made_with": environment(device_text(self.device or "auto"))}
-            print(json.dumps(text.as_json(solution, comparison) | made, indent=1))
+            print(json.dumps(document.as_json(solution, comparison) | made, indent=1))
         else:
-            verdict = [text.verdict(comparison)] if comparison else []
-            show.lines(text.lines(solution, comparison), emphasised=[text.heading(solution), *verdict])
+            verdict = [document.verdict(comparison)] if comparison else []
+            show.lines(document.lines(solution, comparison), emphasised=[document.heading(solution), *verdict])
         if self.plot is not None:
             from mssp.report.dmft_figures import dmft_figure
             from mssp.report.saving import save

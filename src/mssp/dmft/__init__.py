@@ -3,11 +3,28 @@
 experiment = Experiment(plan, inputs, targets, steps)     what is trained: the family of a plan
 solution = solve(experiment)                              its limit: outputs, kernels, router, with errors
 comparison = compare(solution, widths=[64, 128, 256])     finite networks of that plan beside it
+
+It imports planning, nn and replicas.
 """
 
-from mssp.dmft.comparison import Comparison, compare
-from mssp.dmft.examples import example
-from mssp.dmft.experiment import Experiment
-from mssp.dmft.solution import Solution, solve
+from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from mssp._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mssp.dmft.comparison import Comparison, compare
+    from mssp.dmft.examples import example
+    from mssp.dmft.experiment import Experiment
+    from mssp.dmft.solution import Solution, solve
+
+_HOMES = {
+    "comparison": ("Comparison", "compare"),
+    "examples": ("example",),
+    "experiment": ("Experiment",),
+    "solution": ("Solution", "solve"),
+}
 __all__ = ["Comparison", "Experiment", "Solution", "compare", "example", "solve"]
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from mssp.dmft.constants import Constants
 from mssp.dmft.experiment import Experiment
-from mssp.dmft.experts import Experts
-from mssp.dmft.features import Features
 from mssp.dmft.fields import History
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.observables import Observables, equal_times
-from mssp.dmft.readout import Readout
-from mssp.dmft.regime_one import RegimeOne
-from mssp.dmft.regime_three import RegimeThree
-from mssp.dmft.regime_two import RegimeTwo
 from mssp.dmft.run import Passed, Run, Samples, Seen
+from mssp.dmft.sites.experts import Experts
+from mssp.dmft.sites.features import Features
+from mssp.dmft.sites.readout import Readout
+from mssp.dmft.sites.regime_one import RegimeOne
+from mssp.dmft.sites.regime_three import RegimeThree
+from mssp.dmft.sites.regime_two import RegimeTwo
 
 
 class Site(Protocol):

@@ -18,7 +18,7 @@ from typing import Any
 
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
-from mssp.dmft.overlay import Overlay
+from mssp.dmft.document import Overlay
 from mssp.planning.plans import Plan
 from mssp.store.runs import STATUSES, Run, Store
 from mssp.sweep import search, transfer_text

@@ -14,10 +14,9 @@ import numpy as np
 
 from mssp._estimates import Estimate, finite
 from mssp.dmft.comparison import Comparison
+from mssp.dmft.document import SYMBOLS, Overlay
 from mssp.dmft.observables import OVER_INPUTS, Array
-from mssp.dmft.overlay import Overlay
 from mssp.dmft.solution import Solution
-from mssp.dmft.text import SYMBOLS
 from mssp.report.canvas import (
     DASHED,
     DOTTED,

@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import math
 
-from mssp.dmft.experts import Experts
-from mssp.dmft.features import Features
 from mssp.dmft.fields import EXPERTS, UNITS, History, Source
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import Population
-from mssp.dmft.readout import Readout
 from mssp.dmft.run import Run, Seen
+from mssp.dmft.sites.experts import Experts
+from mssp.dmft.sites.features import Features
+from mssp.dmft.sites.readout import Readout
 
 _EXPERT, _UNIT = "expert", "unit"
 _GROUPS = 16  # of units, which answer for their expert: the response to its ψ is that much better known

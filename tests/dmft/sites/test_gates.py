@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mssp.dmft.gates import Gates, gates
+from mssp.dmft.sites.experts import Gates, gates
 
 EXPERTS = 40_000
 STEP = 1e-4
@@ -130,12 +130,12 @@ def test_top_k_responds_by_whole_gates_at_the_threshold(
     expected = moved_over(psi, std * float(torch.special.ndtri(torch.tensor(1 - share, dtype=torch.float64))))
     # The window smooths the density of experts there.
     assert over_the_threshold(gates("sigmoid", psi, share)) == pytest.approx(expected, rel=0.1)
-    monkeypatch.setattr("mssp.dmft.gates._WINDOW", 0.02)
+    monkeypatch.setattr("mssp.dmft.sites.experts._WINDOW", 0.02)
     assert over_the_threshold(gates("sigmoid", psi, share)) == pytest.approx(expected, rel=0.005)
 
 
 def test_the_response_of_half_the_experts_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mssp.dmft.gates._WINDOW", 0.02)
+    monkeypatch.setattr("mssp.dmft.sites.experts._WINDOW", 0.02)
     found = gates("sigmoid", normal_logits(), 0.5)
     # σ'(ψ) over the upper half, and half a gate times the density 1/√(2π) at 0.
     assert float(found.slope.mean()) == pytest.approx(0.103310, rel=1e-3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mssp.dmft.pointwise import activated, differentiated, sigmoid
+from mssp.dmft.sites.pointwise import activated, differentiated, sigmoid
 from mssp.nn.activations import ACTIVATIONS
 
 AT = torch.linspace(-4, 4, 81, dtype=torch.float64)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from mssp.dmft.fields import Field, History, Source, chained, pairing
 from mssp.dmft.kernels import Kernel
-from mssp.dmft.pointwise import activated
 from mssp.dmft.processes import GaussianProcess, Population
 from mssp.dmft.run import Run
+from mssp.dmft.sites.pointwise import activated
 
 _KIND = "feature"
 

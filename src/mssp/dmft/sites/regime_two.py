@@ -19,13 +19,13 @@ nor back (b³, B³). Under MSSP it stays.
 
 from __future__ import annotations
 
-from mssp.dmft.experts import Experts
-from mssp.dmft.features import Features
 from mssp.dmft.fields import UNITS, History, Source
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import Population
-from mssp.dmft.readout import Readout
 from mssp.dmft.run import Run, Seen
+from mssp.dmft.sites.experts import Experts
+from mssp.dmft.sites.features import Features
+from mssp.dmft.sites.readout import Readout
 
 _KIND = "expert"  # one kind of sources: whatever moves in an expert moves all of it
 

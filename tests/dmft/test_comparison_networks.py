@@ -9,7 +9,7 @@ import torch
 import mssp
 from mssp import Shape
 from mssp.dmft import example
-from mssp.dmft.finite import trained
+from mssp.dmft.comparison import trained
 from mssp.dmft.observables import relative
 from mssp.dmft.solution import solve
 from mssp.nn import MLPMoE
@@ -54,7 +54,7 @@ def test_a_network_is_what_the_library_initialises_and_trains(regime: str) -> No
 def test_networks_in_groups_are_those_trained_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     of = example("II", "mssp", inputs=2, steps=3)
     whole = trained(of, 16, range(5), CPU)
-    monkeypatch.setattr("mssp.dmft.finite._BYTES_AT_ONCE", {"cpu": 1})
+    monkeypatch.setattr("mssp.dmft.comparison._BYTES_AT_ONCE", {"cpu": 1})
     for one, other in zip(whole, trained(of, 16, range(5), CPU), strict=True):
         assert one["f"] == pytest.approx(other["f"], abs=1e-5)
 

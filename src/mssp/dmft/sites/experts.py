@@ -17,7 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mssp.dmft.pointwise import sigmoid
+from mssp.dmft.fields import Field, chained, pairing
+from mssp.dmft.run import Passed, Run
+from mssp.dmft.sites.pointwise import Bent, activated, sigmoid
 
 _WINDOW = 0.4  # of the standard deviation of ψ: results do not move from 0.15 on, and noise does
 
@@ -79,3 +81,64 @@ def gates(kind: str, psi: Tensor, active_share: float = 1.0) -> Gates:
         response=chosen * bent.slope + near * there.value,
         slope_response=chosen * bent.curvature + near * there.slope,
     )
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The present of a population of experts."""
+
+    psi: Field
+    h: Field
+    gates: Gates
+    bent: Bent
+
+    @classmethod
+    def at(cls, run: Run, psi: Field, h: Field) -> Experts:
+        experiment = run.experiment
+        share = experiment.plan.target.active / experiment.plan.target.experts
+        return cls(psi, h, gates(experiment.gate, psi.value, share), activated(experiment.activation, h.value))
+
+    def outputs(self) -> Field:
+        """x."""
+        a, phi = self.gates, self.bent
+        return chained(a.value * phi.value, [(a.response * phi.value, self.psi), (a.value * phi.slope, self.h)])
+
+    def gradients(self, z: Field) -> Field:
+        """g²."""
+        a, phi = self.gates, self.bent
+        return chained(
+            a.value * phi.slope * z.value,
+            [
+                (a.response * phi.slope * z.value, self.psi),
+                (a.value * phi.curvature * z.value, self.h),
+                (a.value * phi.slope, z),
+            ],
+        )
+
+    def pulls(self, z: Field) -> Field:
+        """z φ², whose sum over units is r."""
+        phi = self.bent
+        return chained(z.value * phi.value, [(z.value * phi.slope, self.h), (phi.value, z)])
+
+    def router_gradients(self, r: Field) -> Field:
+        """gψ."""
+        a = self.gates
+        return chained(a.router_gradient(r.value), [(a.equal_time_response(r.value), self.psi), (a.slope, r)])
+
+    def passed(self, z: Field, g2: Field, g_psi: Field, units: float) -> Passed:
+        """⟨Σ x z⟩ and ⟨Σ h² g²⟩ + ⟨ψ gψ⟩, sums over so many units: what the layers around the experts must find too."""
+        x = Field(self.gates.value * self.bent.value)
+        return Passed(
+            outputs=units * pairing(x, z)[:, 0],
+            features=units * pairing(self.h, g2) + pairing(self.psi, g_psi),
+        )
+
+    # Responses at one time and input, which need no probes.
+
+    def gradient_response(self, z: Field) -> Tensor:
+        """⟨∂g²/∂h²⟩, [P, P]: no input responds to another at the same time."""
+        return torch.diag((self.gates.value * self.bent.curvature * z.value).flatten(1).mean(1))
+
+    def router_response(self, r: Field) -> Tensor:
+        """⟨∂gψ/∂ψ⟩, [P, P]."""
+        return torch.diag(self.gates.equal_time_response(r.value).flatten(1).mean(1))

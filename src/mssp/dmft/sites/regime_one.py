@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mssp.dmft.experts import Experts
-from mssp.dmft.features import Features
 from mssp.dmft.fields import UNITS, Field, History, Source
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import Population
-from mssp.dmft.readout import Readout
 from mssp.dmft.run import Run, Seen
+from mssp.dmft.sites.experts import Experts
+from mssp.dmft.sites.features import Features
+from mssp.dmft.sites.readout import Readout
 
 _KIND = "unit"
 

@@ -1,0 +1,1 @@
+"""The single-site equations of the limit: a file for each regime, and the sites that all regimes share."""
