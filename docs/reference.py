@@ -19,6 +19,7 @@ from mssp import cli
 # Packages with a list of public names.
 PACKAGES = (
     "mssp", "mssp.hf", "mssp.hosts", "mssp.nn", "mssp.data", "mssp.replicas", "mssp.dmft", "mssp.sweep", "mssp.store",
+    "mssp.report",
 )  # fmt: skip
 _COLUMNS, _LONGEST = 100, 100
 

@@ -11,7 +11,7 @@ import pytest
 
 from mssp.cli import demo, main
 from mssp.report.contents import read
-from mssp.report.findings import findings
+from mssp.report.findings import findings_of
 from mssp.sweep.execution import Local
 
 pytest.importorskip("plotly")
@@ -64,7 +64,7 @@ def test_every_number_of_the_closing_is_of_the_run(tmp_path: Path, capsys: pytes
     _, out, _ = run(folder, capsys)
     kept = read([folder / "runs.sqlite", folder / "check-mup.json", folder / "check-mssp.json", folder / "limit.json"])
     assert kept.limits[0].verdict in out
-    both = [each for each in findings(kept) if each.outcome is not None and each.check is not None]
+    both = [each for each in findings_of(kept) if each.outcome is not None and each.check is not None]
     assert len(both) == 2
     for each in both:
         assert each.outcome is not None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from mssp.report.agreement_figures import agreement_figure
-from mssp.report.check_figures import evaluation_figure, exponents_figure, router_figure, sizes_figure
-from mssp.report.dmft_figures import dmft_figure
-from mssp.report.figures import heatmaps, scaling_figure, transfer_figure
-from tests.report.test_agreement_figures import RIGHT, WRONG
-from tests.report.test_check_figures import DENSE, WHOLE
-from tests.report.test_dmft_figures import COMPARISON, LIMIT, TRIVIAL
-from tests.report.test_figures import BEST, NAMES, neighbours, transfer
+from mssp.report.figures.agreement import agreement_figure
+from mssp.report.figures.checks import evaluation_figure, exponents_figure, router_figure, sizes_figure
+from mssp.report.figures.limits import dmft_figure
+from mssp.report.figures.sweeps import heatmaps, scaling_figure, transfer_figure
+from tests.report.figures.test_agreement import RIGHT, WRONG
+from tests.report.figures.test_checks import DENSE, WHOLE
+from tests.report.figures.test_limits import COMPARISON, LIMIT, TRIVIAL
+from tests.report.figures.test_sweeps import BEST, NAMES, neighbours, transfer
 
 SCHEMES = ("mup", "mssp", "sp", "mup-heuristic", "ntp", "jiang")
 SETTINGS = {f"Regime {r} · {s} · sgd": transfer(drift=i / 2) for r in ("II", "III") for i, s in enumerate(SCHEMES[:3])}

@@ -11,9 +11,9 @@ import pytest
 from mssp._estimates import Estimate
 from mssp.report.canvas import Canvas, band_trace, line_trace
 from mssp.report.figure_data import csv_of
-from mssp.report.figures import heatmaps, transfer_figure
+from mssp.report.figures.sweeps import heatmaps, transfer_figure
+from tests.report.figures.test_sweeps import transfer, with_loss_of
 from tests.report.samples import FIGURES, SETTINGS
-from tests.report.test_figures import transfer, with_loss_of
 
 graph_objects = pytest.importorskip("plotly.graph_objects")
 

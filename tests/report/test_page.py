@@ -14,7 +14,20 @@ import pytest
 
 from mssp.report.canvas import description_of
 from mssp.report.figure_data import csv_of
-from mssp.report.page import Block, Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page, page_of
+from mssp.report.page.document import (
+    Block,
+    Bullets,
+    Cell,
+    Chart,
+    Command,
+    Folded,
+    Row,
+    Section,
+    Table,
+    Words,
+    page,
+    page_of,
+)
 from mssp.report.reflow import reflowed
 from tests.report.samples import FIGURES
 

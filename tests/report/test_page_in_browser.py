@@ -14,9 +14,9 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from mssp.report import contents, sections
-from mssp.report.dark import DARK_GROUND, on_dark
+from mssp.report.colours import DARK_GROUND, on_dark
 from mssp.report.figure_data import csv_of
-from mssp.report.page import Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page, page_of
+from mssp.report.page.document import Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page, page_of
 from tests.report.samples import FIGURES
 from tests.report.test_sections import check_file, filled, trials
 

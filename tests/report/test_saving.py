@@ -12,8 +12,8 @@ import pytest
 
 from mssp.report import saving
 from mssp.report.canvas import description_of, title_of
-from mssp.report.figures import transfer_figure
-from mssp.report.page import page_of
+from mssp.report.figures.sweeps import transfer_figure
+from mssp.report.page.document import page_of
 from mssp.report.saving import save
 from mssp.sweep.transfer import Metric, Score, Transfer
 

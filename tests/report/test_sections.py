@@ -18,15 +18,15 @@ from mssp._estimates import Estimate
 from mssp.dmft import compare, document, example, solve
 from mssp.dmft.document import Overlay
 from mssp.report.contents import Contents, read
-from mssp.report.findings import Finding, findings, implemented, lr_at_the_widest, stable
-from mssp.report.page import Cell, Chart
+from mssp.report.findings import Finding, findings_of, implemented, lr_at_the_widest, stable
+from mssp.report.page.document import Cell, Chart
 from mssp.report.sections import charts, report, sections, summary
 from mssp.store.runs import NewRun, Result, Store
 from mssp.sweep import transfer_text
 from mssp.sweep.transfer import METRICS, Score, Setting, Transfer
 from mssp.sweep.trial import Trial
 from mssp.theory.propagation import Exponent
-from tests.report.test_check_figures import check_of, quantity
+from tests.report.figures.test_checks import check_of, quantity
 
 pytest.importorskip("plotly")
 
@@ -87,7 +87,7 @@ def limit() -> dict[str, Any]:
 def test_a_reader_of_the_summary_alone_knows_all_that_matters(tmp_path: Path) -> None:
     """Scheme, regime, widths, implemented right, stable, and the lr at the largest width with how sure it is."""
     contents = read([filled(tmp_path / "runs.sqlite", trials()), check_file(tmp_path / "check.json")])
-    mup, mssp_ = findings(contents)
+    mup, mssp_ = findings_of(contents)
     assert (mup.name, mssp_.name) == ("μP · Regime II · SGD · spectra", "MSSP · Regime II · SGD · spectra")
     assert "The best learning rate drifts up (1.00 ± 0.00 doublings per doubling of N)" in mup.sentence
     assert "Wider is better: no, 0.300 ± 0.009 at N = 64 and 0.260 ± 0.009 at N = 256" in mup.sentence
@@ -106,10 +106,10 @@ def test_a_reader_of_the_summary_alone_knows_all_that_matters(tmp_path: Path) ->
 def test_a_check_is_shown_with_the_sweep_of_the_same_models_only(tmp_path: Path) -> None:
     store = filled(tmp_path / "runs.sqlite", trials(base_width=64))
     for more in ({}, {"base_width": 64, "active": 2}, {"base_width": 64, "data": "clusters"}):
-        found = findings(read([store, check_file(tmp_path / "check.json", **more)]))
+        found = findings_of(read([store, check_file(tmp_path / "check.json", **more)]))
         assert [each.check is not None for each in found] == [False, False, True]  # the check in a row of its own
         assert found[2].outcome is None
-    found = findings(read([store, check_file(tmp_path / "check.json", base_width=64)]))
+    found = findings_of(read([store, check_file(tmp_path / "check.json", base_width=64)]))
     assert [each.check is not None for each in found] == [False, True]
 
 
@@ -196,7 +196,12 @@ def test_runs_with_other_multipliers_are_another_experiment(tmp_path: Path) -> N
     contents = read([tmp_path / "runs.sqlite"])
     names = [f"Regime II · {scheme} · sgd · {words}" for words in ("all multipliers 1", "init 2") for scheme in SCHEMES]
     assert [each.name for each in contents.sweeps[0].swept] == names
-    assert [each.more for each in findings(contents)] == ["all multipliers 1", "all multipliers 1", "init 2", "init 2"]
+    assert [each.more for each in findings_of(contents)] == [
+        "all multipliers 1",
+        "all multipliers 1",
+        "init 2",
+        "init 2",
+    ]
 
 
 def test_few_classes_are_judged_by_accuracy(tmp_path: Path) -> None:
@@ -229,7 +234,7 @@ def test_a_half_finished_study_shows_what_there_is_and_says_what_is_missing(tmp_
     contents = read([filled(tmp_path / "runs.sqlite", trials(), done)])
     missing = 42 * (3 - done)
     assert f"Not finished: {missing} of 126 runs of spectra, 10 steps of 5 are missing" in words(contents)
-    assert len(findings(contents)) == (2 if done else 0)
+    assert len(findings_of(contents)) == (2 if done else 0)
     assert "Not finished" in report(contents, "Half")
     if done == 1:
         assert "may or may not stay (it takes two widths and two seeds)" in words(contents)

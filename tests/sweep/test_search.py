@@ -12,7 +12,7 @@ import torch
 from mssp.data.generated import clusters
 from mssp.replicas import Schedule
 from mssp.store.runs import Store
-from mssp.sweep import search
+from mssp.sweep import grids
 from mssp.sweep.evaluation import Evaluator, study_name
 from mssp.sweep.execution import Job, Local
 from mssp.sweep.progress import Quiet
@@ -35,7 +35,7 @@ class Surface:
         return {trial.key: self.score(trial) for trial in trials}
 
     def score(self, trial: Trial) -> float:
-        distances = [math.log(search.point_of(trial)[name] / best, 4) for name, best in OPTIMUM.items()]
+        distances = [math.log(grids.point_of(trial)[name] / best, 4) for name, best in OPTIMUM.items()]
         return -sum(distance**2 for distance in distances) - math.log(trial.lr / 0.04, 4) ** 2
 
 
@@ -43,7 +43,7 @@ def test_the_papers_procedure_finds_the_optimum() -> None:
     surface = Surface()
     found = tune(START, Procedure(**SMALL, rounds=1), surface)  # type: ignore[arg-type]
     assert found.best.lr == pytest.approx(0.04)
-    assert search.point_of(found.best) == OPTIMUM
+    assert grids.point_of(found.best) == OPTIMUM
     assert surface.asked == [("learning rate", 3), ("broad grid", 729), ("fine grid 1", 729)]
     assert found.at_edge == ["init", "embedding", "expert_out", "readout"]
     assert found.fine["readout"] == [4.0, 16.0, 64.0]
@@ -81,12 +81,12 @@ def test_a_budget_beyond_all_points_ends() -> None:
 
 
 def test_grids() -> None:
-    assert search.levels(2.0, 4, 4.0) == [0.25, 1.0, 4.0, 16.0]
-    axes = search.axes(dict.fromkeys(search.MULTIPLIERS, 1.0), 5, 4.0)
-    assert len(search.full(axes)) == 15625
-    assert len(search.unique(search.planes(axes, dict.fromkeys(axes, 1.0)))) == 15 * 16 + 6 * 4 + 1
-    assert len({tuple(point.values()) for point in search.some(axes, 1000, seed=0)}) == 1000
-    assert search.some(axes, 5, seed=1) == search.some(axes, 5, seed=1) != search.some(axes, 5, seed=2)
+    assert grids.levels(2.0, 4, 4.0) == [0.25, 1.0, 4.0, 16.0]
+    axes = grids.axes(dict.fromkeys(grids.MULTIPLIERS, 1.0), 5, 4.0)
+    assert len(grids.full(axes)) == 15625
+    assert len(grids.unique(grids.planes(axes, dict.fromkeys(axes, 1.0)))) == 15 * 16 + 6 * 4 + 1
+    assert len({tuple(point.values()) for point in grids.some(axes, 1000, seed=0)}) == 1000
+    assert grids.some(axes, 5, seed=1) == grids.some(axes, 5, seed=1) != grids.some(axes, 5, seed=2)
     assert Procedure().runs == 3**6 + 5**6
     assert Procedure().reach == 5
 

@@ -173,13 +173,13 @@ class CheckCommand:
             show.lines(lines, emphasised=[*text.headings(found), "numerics"])
         if not (self.plot or self.plot_sizes or self.plot_evaluation):
             return
-        from mssp.report import check_figures
+        from mssp.report.figures import checks
         from mssp.report.saving import save
 
         for path, draw in (
-            (self.plot, check_figures.exponents_figure),
-            (self.plot_sizes, check_figures.sizes_figure),
-            (self.plot_evaluation, check_figures.evaluation_figure),
+            (self.plot, checks.exponents_figure),
+            (self.plot_sizes, checks.sizes_figure),
+            (self.plot_evaluation, checks.evaluation_figure),
         ):
             if path is not None:
                 save(draw(found), path)

@@ -86,7 +86,7 @@ class DemoCommand:
 
     def _run(self, folder: Path) -> int:
         from mssp.report.contents import read
-        from mssp.report.findings import findings
+        from mssp.report.findings import findings_of
         from mssp.report.sections import report
         from mssp.sweep.transfer_text import tinyimagenet
 
@@ -110,7 +110,7 @@ class DemoCommand:
             contents.recorded.append(replace(recorded, outcomes=chosen))
             title = "mssp demo: one small MoE, grown by μP and by MSSP"
             write_whole(folder / "report.html", report(contents, title))
-        lines = list(_closing(folder, contents, [each for each in findings(contents) if each.check is not None]))
+        lines = list(_closing(folder, contents, [each for each in findings_of(contents) if each.check is not None]))
         print()
         show.lines(lines, emphasised=[lines[0]])
         return 0

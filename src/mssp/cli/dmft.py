@@ -170,7 +170,7 @@ class DmftCommand:
             verdict = [document.verdict(comparison)] if comparison else []
             show.lines(document.lines(solution, comparison), emphasised=[document.heading(solution), *verdict])
         if self.plot is not None:
-            from mssp.report.dmft_figures import dmft_figure
+            from mssp.report.figures.limits import dmft_figure
             from mssp.report.saving import save
 
             save(dmft_figure(solution, comparison), self.plot)

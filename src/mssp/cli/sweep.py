@@ -97,7 +97,7 @@ class SweepCommand(RunFlags):
             show.lines(transfer_text.lines(found), emphasised=headings)
         if self.plot is None and self.plot_scaling is None:
             return
-        from mssp.report.figures import scaling_figure, transfer_figure
+        from mssp.report.figures.sweeps import scaling_figure, transfer_figure
         from mssp.report.saving import save
 
         panels = {str(setting): transfer for setting, transfer in found.items()}

@@ -185,17 +185,17 @@ class TuneCommand(RunFlags):
             closing = f"plan written to {target}: mssp sweep {what} --multipliers {target}"
             show.lines([*summary.lines(heading, self.early_stop, str(target)), closing], emphasised=[heading])
         if self.plot is not None:
-            from mssp.report.figures import heatmaps
+            from mssp.report.figures.sweeps import heatmaps
             from mssp.report.saving import save
-            from mssp.sweep import search
+            from mssp.sweep import grids
 
             best = summary.found.best
             # The grid around the best, which the paper's procedure fills and others touch.
-            grid = summary.found.fine or search.axes(search.point_of(best), self.points or 0, self.ratio or 0.0)
+            grid = summary.found.fine or grids.axes(grids.point_of(best), self.points or 0, self.ratio or 0.0)
             better, label = summary.metric.higher_is_better, summary.metric.label
-            points, scores = zip(*search.near(best, summary.found.tried, grid), strict=True)
+            points, scores = zip(*grids.near(best, summary.found.tried, grid), strict=True)
             scores = tuple(score if better else -score for score in scores)
-            figure = heatmaps(points, scores, search.MULTIPLIERS, search.point_of(best), label, higher_is_better=better)
+            figure = heatmaps(points, scores, grids.MULTIPLIERS, grids.point_of(best), label, higher_is_better=better)
             save(figure, self.plot)
             print(f"figure in {self.plot}", file=sys.stderr)
 

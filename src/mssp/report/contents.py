@@ -21,7 +21,7 @@ from mssp.coordcheck.text import heading
 from mssp.dmft.document import Overlay
 from mssp.planning.plans import Plan
 from mssp.store.runs import STATUSES, Run, Store
-from mssp.sweep import search, transfer_text
+from mssp.sweep import grids, transfer_text
 from mssp.sweep.transfer import METRICS, Metric, Setting, Transfer, transfers
 from mssp.sweep.transfer_text import RecordedSweep
 from mssp.sweep.trial import Trial
@@ -132,7 +132,7 @@ class Contents:
     searches: list[Search] = field(default_factory=list)
     checks: list[Checked] = field(default_factory=list)
     limits: list[Overlay] = field(default_factory=list)
-    transfer_text: list[RecordedSweep] = field(default_factory=list)
+    recorded: list[RecordedSweep] = field(default_factory=list)
     plans: list[NamedPlan] = field(default_factory=list)
     environments: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)  # with what was made there
 
@@ -219,7 +219,7 @@ _ONE = Trial("II", "mssp", "sgd", 16, 0, 1.0)
 
 def _multipliers(trial: Trial) -> str:
     """In words: those that are not one."""
-    known = {**search.point_of(trial), "aggregation": trial.aggregation_mult}
+    known = {**grids.point_of(trial), "aggregation": trial.aggregation_mult}
     others = [f"{name} {value:g}" for name, value in known.items() if value != 1]
     start = [] if trial.base_width is None else [f"plain from N = {trial.base_width}"]
     return ", ".join([*start, *others]) or "all multipliers 1"
@@ -242,7 +242,7 @@ def _searches(experiment: str, data: str, runs: Sequence[Run], steps: int) -> li
     for (setting, _), tried in groups.items():
         finite = [(trial, score) for trial, score in tried if math.isfinite(score)]
         # A search over learning rates alone has nothing to show over multipliers.
-        if finite and len({tuple(search.point_of(trial).items()) for trial, _ in tried}) > 1:
+        if finite and len({tuple(grids.point_of(trial).items()) for trial, _ in tried}) > 1:
             best, score = max(finite, key=lambda each: each[1])
             found.append(Search(experiment, data, steps, setting, metric, best, score, tried))
     return found

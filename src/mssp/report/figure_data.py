@@ -24,7 +24,7 @@ _ROUNDING = 1e-9
 def csv_of(figure: Figure) -> str:
     """Panels by their headings, lines by their names in the legend, and where points stand, with the axes' titles.
 
-    >>> from mssp.report.figures import transfer_figure
+    >>> from mssp.report.figures.sweeps import transfer_figure
     >>> from mssp.sweep.transfer import Metric, Score, Transfer
     >>> scores = [Score(64, 2.0**k, seed, 1 - 0.25 * k**2) for k in (-1, 0, 1) for seed in (0, 1)]
     >>> print(csv_of(transfer_figure({"mssp": Transfer(Metric("a", True, "accuracy"), scores)}, "Transfer")))

@@ -11,7 +11,7 @@ from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import judged_of, vague_of
 from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
 from mssp.report.contents import Checked, Contents
-from mssp.report.page import Cell, Row, Table
+from mssp.report.page.document import Cell, Row, Table
 from mssp.sweep.transfer import Outcome
 
 HEADER = ("setting", "implemented right", "stable", "best lr", "wider is better", "lr at the widest")
@@ -81,7 +81,7 @@ def tags(regime: str | None, optimizer: str, data: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def findings(contents: Contents) -> list[Finding]:
+def findings_of(contents: Contents) -> list[Finding]:
     """Sweeps in their order, each with the check of the same models; checks of others; and what was recorded."""
     found = []
     used: list[Checked] = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mssp._files import replacing
 from mssp.report.canvas import NEED_PLOTLY, description_of, title_of
-from mssp.report.page import page_of
+from mssp.report.page.document import page_of
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -9,14 +9,14 @@ from mssp._environment import __version__
 from mssp.coordcheck import text as check_text
 from mssp.planning import table
 from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
-from mssp.report.agreement_figures import agreement_figure
-from mssp.report.check_figures import exponents_figure, router_figure, sizes_figure
 from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep, Swept
-from mssp.report.dmft_figures import overlay_figure
-from mssp.report.figures import PANELS, heatmaps, scaling_figure, transfer_figure
-from mssp.report.findings import findings, overview, tags
-from mssp.report.page import Block, Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page
-from mssp.sweep import transfer_text
+from mssp.report.figures.agreement import agreement_figure
+from mssp.report.figures.checks import exponents_figure, router_figure, sizes_figure
+from mssp.report.figures.limits import overlay_figure
+from mssp.report.figures.sweeps import PANELS, heatmaps, scaling_figure, transfer_figure
+from mssp.report.findings import findings_of, overview, tags
+from mssp.report.page.document import Block, Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page
+from mssp.sweep import grids, transfer_text
 from mssp.sweep.transfer import Outcome, Setting
 from mssp.sweep.transfer_text import RecordedSweep
 
@@ -47,7 +47,7 @@ def summary(contents: Contents) -> list[Block]:
             Command("mssp check --regime II --data spectra --json > check.json"),
             Command("mssp report runs.sqlite check.json -o report.html"),
         ]
-    found = findings(contents)
+    found = findings_of(contents)
     blocks: list[Block] = [Words(note) for note in _unfinished(contents.sweeps)]
     if found:
         blocks += [overview(found), *(Bullets([each.sentence], each.tags) for each in found)]
@@ -242,16 +242,16 @@ def _router_blocks(checks: Sequence[Checked]) -> list[Block]:
 def _search_blocks(searches: Sequence[Search]) -> list[Block]:
     blocks: list[Block] = []
     for number, search in enumerate(searches, 1):
-        best = search.point_of(search.best)
+        best = grids.point_of(search.best)
         setting = search.setting
         which = tags(setting.regime, setting.optimizer, search.data)
-        near = search.near(search.best, search.tried)
+        near = grids.near(search.best, search.tried)
         points, scores = [point for point, _ in near], [score for _, score in near]
         label = f"{SCHEME_NAMES[setting.scheme]} · Regime {setting.regime} · {OPTIMIZER_NAMES[setting.optimizer]}"
         title = f"{label}: multipliers around their optimum at N = {search.best.width} ({search.experiment})"
         better = search.metric.higher_is_better
         figure = heatmaps(
-            points, scores, search.MULTIPLIERS, best, search.metric.label, title=title, higher_is_better=better
+            points, scores, grids.MULTIPLIERS, best, search.metric.label, title=title, higher_is_better=better
         )
         blocks.append(Chart(figure, f"multipliers-{number}", which))
         found = ", ".join(f"{name} {value:g}" for name, value in best.items())

@@ -9,7 +9,7 @@ from typing import Any
 
 from mssp._estimates import mean_of
 from mssp._tables import align
-from mssp.sweep import search
+from mssp.sweep import grids
 from mssp.sweep.search import Found
 from mssp.sweep.transfer import Metric
 
@@ -47,7 +47,7 @@ class Summary:
     def _rows(self) -> list[list[str]]:
         fine = self.found.fine
         rows = [["multiplier", "best", *(["of", ""] if fine else [])]]
-        for name, value in search.point_of(self.found.best).items():
+        for name, value in grids.point_of(self.found.best).items():
             axis = fine.get(name, ())
             edge = "at the edge" if name in self.found.at_edge else ""
             rows.append([name, f"{value:.6g}", *([f"{min(axis):.4g} … {max(axis):.4g}", edge] if axis else [])])
@@ -63,7 +63,7 @@ class Summary:
         }
         return {
             "lr": self.found.best.lr,
-            "multipliers": search.point_of(self.found.best),
+            "multipliers": grids.point_of(self.found.best),
             "aggregation_mult": self.found.best.aggregation_mult,
             "metric": self.metric.name,
             "best": self.score,

@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
-from mssp.report.agreement_figures import agreement_figure
 from mssp.report.canvas import description_of
-from mssp.report.check_figures import router_figure
+from mssp.report.figures.agreement import agreement_figure
+from mssp.report.figures.checks import router_figure
 from mssp.theory.propagation import Exponent
+from tests.report.figures.test_checks import check_of, quantity
 from tests.report.reading import drawn, panel_axes
-from tests.report.test_check_figures import check_of, quantity
 
 pytest.importorskip("plotly")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from mssp.report.canvas import NEED_PLOTLY, Json, description_of, title_of
-from mssp.report.dark import colours_of, palettes
+from mssp.report.colours import colours_of, palettes
 from mssp.report.figure_data import csv_of
 from mssp.report.reflow import reflowed
 

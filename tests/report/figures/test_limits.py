@@ -19,8 +19,8 @@ from mssp.dmft.document import Overlay
 from mssp.dmft.observables import Observables, averaged
 from mssp.dmft.run import Samples
 from mssp.report.canvas import description_of
-from mssp.report.dmft_figures import dmft_figure, overlay_figure
-from mssp.report.page import page_of
+from mssp.report.figures.limits import dmft_figure, overlay_figure
+from mssp.report.page.document import page_of
 from tests.report.reading import drawn, panel_axes, texts
 
 pytest.importorskip("plotly")

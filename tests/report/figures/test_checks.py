@@ -14,8 +14,8 @@ from mssp._estimates import Estimate
 from mssp.coordcheck.judgement import Judged
 from mssp.coordcheck.result import Check
 from mssp.report.canvas import description_of
-from mssp.report.check_figures import evaluation_figure, exponents_figure, sizes_figure
-from mssp.report.page import page_of
+from mssp.report.figures.checks import evaluation_figure, exponents_figure, sizes_figure
+from mssp.report.page.document import page_of
 from mssp.theory.expected import Prediction
 from mssp.theory.propagation import Exponent
 from tests.report.reading import drawn, panel_axes, texts

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from mssp.report import check_figures, figures
 from mssp.report.canvas import INK, MUTED, shades
-from mssp.report.dark import (
+from mssp.report.colours import (
     DARK_GROUND,
     LIGHT_GROUND,
     LINES,
@@ -25,6 +24,7 @@ from mssp.report.dark import (
     on_light,
     palettes,
 )
+from mssp.report.figures import checks, sweeps
 from tests.report.samples import FIGURES
 
 pytest.importorskip("plotly")
@@ -50,8 +50,8 @@ def test_every_colour_is_known(name: str) -> None:
 
 
 def test_all_that_figures_may_use_is_known() -> None:
-    styles = (check_figures._LAYERS, check_figures._SUMMANDS, check_figures._BACKWARD, figures._SCHEMES)
-    looks = [look for style in styles for look in style.values()] + list(check_figures._OTHERS)
+    styles = (checks._LAYERS, checks._SUMMANDS, checks._BACKWARD, sweeps._SCHEMES)
+    looks = [look for style in styles for look in style.values()] + list(checks._OTHERS)
     assert {colour for colour, _ in looks} <= set(LOUD)
 
 
@@ -112,7 +112,7 @@ def test_a_page_is_told_only_what_changes() -> None:
 
 
 def test_the_pages_grounds_are_those_of_the_figures() -> None:
-    style = files("mssp.report").joinpath("page.css").read_text(encoding="utf-8")
+    style = files("mssp.report.page").joinpath("page.css").read_text(encoding="utf-8")
     assert re.findall(r"--ground: (#\w+); --ink: (#\w+); --muted: (#\w+); --rule: (#\w+)", style) == [
         (LIGHT_GROUND, INK, MUTED, "#e4e4e4"),
         (DARK_GROUND, on_dark(INK), on_dark(MUTED), on_dark("#e4e4e4")),
@@ -120,7 +120,7 @@ def test_the_pages_grounds_are_those_of_the_figures() -> None:
 
 
 def test_words_of_the_page_are_read_on_both_grounds() -> None:
-    style = files("mssp.report").joinpath("page.css").read_text(encoding="utf-8")
+    style = files("mssp.report.page").joinpath("page.css").read_text(encoding="utf-8")
     blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     for block in blocks:
         colour = dict(re.findall(r"--([\w-]+): (#\w+)", block))

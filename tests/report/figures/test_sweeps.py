@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mssp.report.canvas import description_of
-from mssp.report.figures import heatmaps, scaling_figure, transfer_figure
+from mssp.report.figures.sweeps import heatmaps, scaling_figure, transfer_figure
 from mssp.sweep.transfer import Metric, Score, Transfer
 
 pytest.importorskip("plotly")

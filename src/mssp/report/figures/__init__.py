@@ -1,0 +1,1 @@
+"""Figures: of sweeps, of a check, of predicted against measured exponents, of limits beside networks."""
