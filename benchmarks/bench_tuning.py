@@ -16,13 +16,13 @@ from statistics import fmean
 from mssp._environment import pick_device
 from mssp._estimates import mean_of
 from mssp._tables import markdown_table
+from mssp.cli.progress import Quiet
 from mssp.data import load
 from mssp.ladders.mlp import TUNED_WIDTH
 from mssp.replicas import Schedule
 from mssp.store.runs import Store
 from mssp.sweep.evaluation import Evaluator
 from mssp.sweep.execution import Job, Local
-from mssp.sweep.progress import Quiet
 from mssp.sweep.search import METHODS, Procedure, tune
 from mssp.sweep.trial import Trial
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from mssp import cli
+from mssp.cli.commands import COMMANDS, main
 
 # Packages with a list of public names.
 PACKAGES = (
@@ -27,8 +27,8 @@ _COLUMNS, _LONGEST = 100, 100
 def commands() -> str:
     """Every command with its own help."""
     lines = ["# Commands", "", "What `mssp COMMAND --help` prints.", "", "| command | what it does |", "|---|---|"]
-    lines += [f"| [`mssp {name}`](#mssp-{name}) | {what} |" for name, (_, what) in cli._COMMANDS.items()]
-    for name in cli._COMMANDS:
+    lines += [f"| [`mssp {name}`](#mssp-{name}) | {what} |" for name, (_, what) in COMMANDS.items()]
+    for name in COMMANDS:
         lines += ["", f"## `mssp {name}` {{#mssp-{name}}}", "", *_help(name)]
     return "\n".join(lines) + "\n"
 
@@ -38,7 +38,7 @@ def _help(name: str) -> Iterator[str]:
     printed = io.StringIO()
     wide = {"COLUMNS": str(_COLUMNS), "NO_COLOR": "1"}
     with mock.patch.dict(os.environ, wide), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        cli.main([name, "--help"])
+        main([name, "--help"])
     usage, _, rest = re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue()).partition("\n\n")
     if not usage.startswith("usage:"):
         raise ValueError(f"mssp {name} --help does not begin with its usage")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import mssp
-from mssp.cli import _parse, main
+from mssp.cli.commands import _parse, main
 from mssp.planning.configs import _SIZES
 from mssp.planning.explanation import explain
 from mssp.planning.growth import infer

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pytest
 
 import mssp
-from mssp.cli import _COMMANDS
+from mssp.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 
@@ -136,8 +136,8 @@ def test_text_and_code_have_contrast() -> None:
 
 def test_the_page_of_commands_has_every_flag(site: Path) -> None:
     text = (site / "docs" / "cli.html").read_text(encoding="utf-8")
-    parts = dict(zip(_COMMANDS, re.split(r'<h2 id="mssp-\w+">', text)[1:], strict=True))
-    for name, (command, _) in _COMMANDS.items():
+    parts = dict(zip(COMMANDS, re.split(r'<h2 id="mssp-\w+">', text)[1:], strict=True))
+    for name, (command, _) in COMMANDS.items():
         assert f"usage: mssp {name}" in parts[name]
         for each in fields(command):
             flag = each.name.replace("_", "-")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mssp.cli import main
+from mssp.cli.commands import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from mssp._environment import pick_device
+from mssp.cli.progress import Quiet
 from mssp.data import load
 from mssp.data.generated import clusters
 from mssp.replicas import Schedule
 from mssp.store.runs import Run, Store
 from mssp.sweep.execution import Job, Local, committing, plan_chunks
-from mssp.sweep.progress import Quiet
 from mssp.sweep.trial import Trial, in_chunks
 
 CPU = torch.device("cpu")

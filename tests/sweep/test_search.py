@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from mssp.cli.progress import Quiet
 from mssp.data.generated import clusters
 from mssp.replicas import Schedule
 from mssp.store.runs import Store
 from mssp.sweep import grids
 from mssp.sweep.evaluation import Evaluator, study_name
 from mssp.sweep.execution import Job, Local
-from mssp.sweep.progress import Quiet
 from mssp.sweep.search import Procedure, Scores, tune
 from mssp.sweep.trial import Trial
 

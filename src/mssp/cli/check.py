@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from mssp._environment import device_text
 from mssp._numbers import positive, positive_int
-from mssp.cli import flags, show
-from mssp.cli.run_flags import multipliers
+from mssp.cli import flags, progress
+from mssp.cli.flags import multipliers
 from mssp.ladders.mlp import TUNED_WIDTH, family
 from mssp.planning.rules import REGIMES, check_cell, check_names
 from mssp.planning.validation import READOUTS
@@ -132,7 +132,7 @@ class CheckCommand:
         tuned = self._tuned(data.name, setting)
         runs = sizes.runs(setting, tuned, data, as_printed=self.as_printed)
         rules = {size: run.plan for size, run in sizes.runs(setting, tuned, data).items()}
-        with show.counting(len(runs) * steps, "updates") as one_more:
+        with progress.counting(len(runs) * steps, "updates") as one_more:
             found = check_mlps(
                 runs, Feed(data, device), steps=steps, batch=batch, seeds=range(seeds), rules=rules, on_step=one_more
             )
@@ -170,7 +170,7 @@ class CheckCommand:
             print(json.dumps(found.json() | made | more, indent=1))
         else:
             lines = [*text.lines(found, everything=self.all), *(numerics.lines(found) if self.numerics else [])]
-            show.lines(lines, emphasised=[*text.headings(found), "numerics"])
+            progress.show_lines(lines, emphasised=[*text.headings(found), "numerics"])
         if not (self.plot or self.plot_sizes or self.plot_evaluation):
             return
         from mssp.report.figures import checks

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from mssp._environment import __version__, device_text
 from mssp._files import write_whole
 from mssp._numbers import positive_int
-from mssp.cli import flags, show
-from mssp.cli.stages import Advance, Stages, Steps
+from mssp.cli import flags, progress
+from mssp.cli.progress import Advance, Stages, Steps
 from mssp.ladders.mlp import family
 from mssp.ladders.tuned import Tuned, multipliers_for
 from mssp.planning import table
@@ -112,7 +112,7 @@ class DemoCommand:
             write_whole(folder / "report.html", report(contents, title))
         lines = list(_closing(folder, contents, [each for each in findings_of(contents) if each.check is not None]))
         print()
-        show.lines(lines, emphasised=[lines[0]])
+        progress.show_lines(lines, emphasised=[lines[0]])
         return 0
 
     # -- stages --------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def _plan(path: Path) -> None:
     target = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)
     made = plan(target, base, lr=4e-3, weight_decay=0.1)
     heading = f"A plan, as for a Transformer: tuned at the base, carried to the target ({table.title(made)})"
-    show.lines([*table.lines(made, heading), ""], emphasised=[heading])
+    progress.show_lines([*table.lines(made, heading), ""], emphasised=[heading])
     write_whole(path, made.json())
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mssp._environment import device_text
 from mssp._numbers import positive, positive_int
-from mssp.cli import flags, show
+from mssp.cli import flags, progress
 from mssp.planning.rules import REGIMES, check_cell, check_names
 from mssp.planning.shape import Shape
 from mssp.planning.validation import READOUTS
@@ -98,13 +98,13 @@ class DmftCommand:
         device = pick_device(self.device or "auto")
         solves = positive_int("--solves", SOLVES if self.solves is None else self.solves)
         samples = positive_int("--samples", SAMPLES if self.samples is None else self.samples)
-        with show.counting(solves, "solutions") as one_more:
+        with progress.counting(solves, "solutions") as one_more:
             solution = solve(
                 experiment, samples=samples, solves=solves, seed=self.seed, device=device, on_solved=one_more
             )
         comparison = None
         if widths:
-            with show.counting(len(widths), "widths") as one_more:
+            with progress.counting(len(widths), "widths") as one_more:
                 comparison = compare(solution, list(widths), seeds=self.seeds or 0, device=device, on_width=one_more)
         return self._show(solution, comparison)
 
@@ -168,7 +168,7 @@ class DmftCommand:
             print(json.dumps(document.as_json(solution, comparison) | made, indent=1))
         else:
             verdict = [document.verdict(comparison)] if comparison else []
-            show.lines(document.lines(solution, comparison), emphasised=[document.heading(solution), *verdict])
+            progress.show_lines(document.lines(solution, comparison), emphasised=[document.heading(solution), *verdict])
         if self.plot is not None:
             from mssp.report.figures.limits import dmft_figure
             from mssp.report.saving import save

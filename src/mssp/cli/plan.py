@@ -8,7 +8,7 @@ import warnings
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from mssp.cli import flags, show
+from mssp.cli import flags, progress
 from mssp.hf.config_plans import with_notes
 from mssp.planning import table
 from mssp.planning.configs import read_config
@@ -124,7 +124,7 @@ class PlanCommand:
         elif self.markdown:
             print(made.markdown() if named is None else named.markdown())
         else:
-            show.lines(table.lines(made) if named is None else named.lines(), emphasised=[table.title(made)])
+            progress.show_lines(table.lines(made) if named is None else named.lines(), emphasised=[table.title(made)])
         return 0
 
     def _by_name(self, made: Plan) -> ByName | None:

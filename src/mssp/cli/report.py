@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from mssp._files import write_whole
-from mssp.cli import flags, show
+from mssp.cli import flags, progress
 
 if TYPE_CHECKING:
     from mssp.report.contents import Contents
@@ -81,7 +81,7 @@ def write_figures(contents: Contents, folder: Path) -> int:
     from mssp.report.sections import charts, sections
 
     found = list(charts(block for section in sections(contents) for block in section.blocks))
-    with one_browser(), show.counting(len(found), "figures") as one_more:
+    with one_browser(), progress.counting(len(found), "figures") as one_more:
         folder.mkdir(exist_ok=True)
         for chart in found:
             for kind in _KINDS:

@@ -9,8 +9,8 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from mssp._numbers import positive_int
-from mssp.cli import flags, show
-from mssp.cli.run_flags import RunFlags, multipliers
+from mssp.cli import flags, progress
+from mssp.cli.flags import RunFlags, multipliers
 from mssp.planning.rules import REGIMES, check_cell, check_names
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class SweepCommand(RunFlags):
     """print Markdown tables"""
 
     def run(self) -> int:
+        from mssp.cli.progress import watcher
         from mssp.sweep.execution import carry_out
-        from mssp.sweep.progress import watcher
         from mssp.sweep.transfer import LearningRates, transfers, trials
 
         if self.json and self.markdown:
@@ -94,7 +94,7 @@ class SweepCommand(RunFlags):
             print("\n".join(transfer_text.markdown(found)))
         else:
             headings = [transfer_text.heading(setting, transfer) for setting, transfer in found.items()]
-            show.lines(transfer_text.lines(found), emphasised=headings)
+            progress.show_lines(transfer_text.lines(found), emphasised=headings)
         if self.plot is None and self.plot_scaling is None:
             return
         from mssp.report.figures.sweeps import scaling_figure, transfer_figure

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from mssp._files import replacing
 from mssp._numbers import positive_int
-from mssp.cli import flags, show
-from mssp.cli.run_flags import RunFlags, multipliers
+from mssp.cli import flags, progress
+from mssp.cli.flags import RunFlags, multipliers
 from mssp.ladders.mlp import family
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import Recipe
@@ -80,9 +80,9 @@ class TuneCommand(RunFlags):
     """the plan file to write (default tuned.json)"""
 
     def run(self) -> int:
+        from mssp.cli.progress import watcher
         from mssp.store.table import export
         from mssp.sweep.evaluation import Evaluator, study_name
-        from mssp.sweep.progress import watcher
         from mssp.sweep.search import tune
         from mssp.sweep.search_text import Summary
 
@@ -183,7 +183,7 @@ class TuneCommand(RunFlags):
             heading = f"{setting}: tuned by {self.method}"
             what = f"--regime {self.regime} --scheme {self.scheme} --optimizer {self.optimizer}"
             closing = f"plan written to {target}: mssp sweep {what} --multipliers {target}"
-            show.lines([*summary.lines(heading, self.early_stop, str(target)), closing], emphasised=[heading])
+            progress.show_lines([*summary.lines(heading, self.early_stop, str(target)), closing], emphasised=[heading])
         if self.plot is not None:
             from mssp.report.figures.sweeps import heatmaps
             from mssp.report.saving import save

@@ -1,0 +1,105 @@
+"""The command line: one dataclass per command, one line per mistake.
+
+A command is a dataclass whose fields are its flags and whose ``run`` returns the exit code: 0 for success, 1 for a
+failed verdict, 2 for input that makes no sense.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Union
+
+import tyro
+
+from mssp._environment import __version__
+from mssp.cli.check import CheckCommand
+from mssp.cli.demo import DemoCommand
+from mssp.cli.dispatch import DispatchCommand
+from mssp.cli.dmft import DmftCommand
+from mssp.cli.explain import ExplainCommand
+from mssp.cli.export import ExportCommand
+from mssp.cli.plan import PlanCommand
+from mssp.cli.report import ReportCommand
+from mssp.cli.sweep import SweepCommand
+from mssp.cli.tune import TuneCommand
+
+# In the order in which one meets them; a line each.
+COMMANDS = {
+    "demo": (DemoCommand, "see the point in two minutes: one small model, grown two ways"),
+    "plan": (PlanCommand, "carry tuned hyperparameters from a small model to a large one"),
+    "explain": (ExplainCommand, "one rule: what it is, why, and where the paper says it"),
+    "export": (ExportCommand, "a plan for torchtitan, Megatron, OLMo-core or your own loop"),
+    "check": (CheckCommand, "does every term scale as the theory says? with a verdict"),
+    "tune": (TuneCommand, "tune the multipliers of a small model"),
+    "sweep": (SweepCommand, "does the best learning rate stay as the model grows?"),
+    "dmft": (DmftCommand, "what models grow to: the limit of infinite size"),
+    "report": (ReportCommand, "everything that was found, on one page"),
+    "dispatch": (DispatchCommand, "which way of computing experts is the fastest here"),
+}
+_CONFIG = (tyro.conf.FlagCreatePairsOff,)
+_DESCRIPTION = "Scale Mixture-of-Experts models without re-tuning them. Start with mssp demo."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        return int(_parse(sys.argv[1:] if arguments is None else arguments).run())
+    except KeyboardInterrupt:
+        return 130  # as shells have it
+    except BrokenPipeError:  # the reader has seen enough
+        sys.stdout = None
+        return 0
+    except OSError as error:
+        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except ValueError as error:
+        return _complain(str(error))
+
+
+def _complain(message: str) -> int:
+    print(f"mssp: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _parse(arguments: Sequence[str]) -> Any:
+    """Flags to a command; tyro's framed messages become a ValueError of one line."""
+    if arguments and arguments[0] == "--version":
+        print(f"mssp {__version__}")
+        raise SystemExit(0)
+    if not arguments or arguments[0] not in (*COMMANDS, "-h", "--help"):
+        given = f"unknown command {arguments[0]!r}" if arguments else "no command given"
+        raise ValueError(f"{given}: use one of {', '.join(COMMANDS)} (mssp --help)")
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            if arguments[0] in COMMANDS:
+                command, _ = COMMANDS[arguments[0]]
+                return tyro.cli(command, prog=f"mssp {arguments[0]}", args=arguments[1:], config=_CONFIG)
+            listed = [Annotated[c, tyro.conf.subcommand(name, description=d)] for name, (c, d) in COMMANDS.items()]
+            commands: Any = Union[tuple(listed)]  # noqa: UP007
+            return tyro.cli(commands, prog="mssp", description=_DESCRIPTION, args=arguments)
+    except SystemExit as exit_:
+        if not exit_.code:
+            raise
+        raise ValueError(_condensed(complaint.getvalue())) from None
+
+
+def _condensed(framed: str) -> str:
+    """The sentence inside one of tyro's boxes, with its suggestion if there is one.
+
+    >>> _condensed("╭─ Value error ────╮\\n│ Error parsing -l: │\\n│ must be a number. │\\n╰───────────────────╯")
+    '-l: must be a number'
+    """
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", framed)
+    lines = [line.strip(" │╭╮╰╯─") for line in plain.splitlines()][1:]  # the first is the box's title
+    sections: list[list[str]] = [[]]
+    for line in lines:
+        if re.search(r"\w", line):
+            sections[-1].append(line)
+        elif sections[-1]:
+            sections.append([])
+    sentence = " ".join(sections[0]).rstrip(".").removeprefix("Error parsing ")
+    suggestion = re.search(r"Perhaps you meant: (--[\w.-]+)", " ".join(" ".join(part) for part in sections[1:]))
+    return sentence + (f"; perhaps you meant {suggestion[1]}" if suggestion else "")
