@@ -13,7 +13,7 @@ from mssp._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mssp import hf
-    from mssp._environment import __version__ as __version__  # noqa: PLC0414
+    from mssp._environment import __version__ as __version__
     from mssp.apply.description import describe
     from mssp.apply.groups import check_schedule, param_groups, scale_gradients
     from mssp.apply.initial import initialize
