@@ -18,13 +18,14 @@ from functools import partial
 
 import torch
 
-from mssp.coordcheck.mlp_runs import Run, check_mlps, measured, theory_of
+from mssp._environment import pick_device
+from mssp._tables import markdown_table
+from mssp.coordcheck.ladder_runs import Run, check_mlps, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
-from mssp.plan_text import markdown_table
 from mssp.replicas import Feed, MLPProgram, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
-from mssp.sweep.learning_rates import Setting
+from mssp.sweep.transfer import Setting
 from tests.coordcheck.tuned_runs import runs_of
 from tests.planted.powers import Mistake
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mssp.plan_text import markdown_table
+from mssp._tables import markdown_table
 from tests.adam_trajectory import trajectory
 
 TOLERANCE = 0.01

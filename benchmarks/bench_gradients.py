@@ -13,7 +13,7 @@ import argparse
 
 import mssp
 from mssp._tables import markdown_table
-from mssp.rules import ROLES
+from mssp.planning.rules import ROLES
 from tests.gradient_scales import DEPTHS, MARGIN, STUDENT, WIDTHS, exponents, family
 
 # Which dimension the exponents are counted in: everything that grows grows as N.

@@ -20,7 +20,7 @@ import transformers
 from torch import Tensor, nn
 
 import mssp
-from mssp.nn.path_timing import milliseconds
+from mssp.nn.experts.timing import milliseconds
 from mssp.sweep.transfer import Metric, Score, Transfer
 from mssp.sweep.transfer_text import cells, verdicts
 from tests.coordcheck.hugging_face_models import (

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
-from mssp.coordcheck.mlp_runs import Run, Sizes, check_mlps, measured, theory_of
+from mssp.coordcheck.ladder_runs import Run, Sizes, check_mlps, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
 from mssp.ladders.tuned import Tuned
 from mssp.replicas import Feed, Schedule
 from mssp.replicas.lockstep import Lockstep
-from mssp.sweep.learning_rates import Setting
-from mssp.tuned import Tuned
+from mssp.sweep.transfer import Setting
 from tests.coordcheck.tuned_runs import runs_of
 from tests.planted.powers import Mistake, tie_or_untie
 

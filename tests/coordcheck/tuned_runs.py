@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mssp.coordcheck.mlp_runs import Run, Sizes, calm
+from mssp.coordcheck.ladder_runs import Run, Sizes, calm
 from mssp.data.dataset import Dataset
-from mssp.sweep.learning_rates import Setting
-from mssp.tuned import tuned
+from mssp.ladders.tuned import multipliers_for
+from mssp.sweep.transfer import Setting
 
 
 def runs_of(setting: Setting, widths: tuple[int, ...], data: Dataset) -> dict[int, Run]:
-    found = tuned("clusters", setting.optimizer, setting.regime, setting.scheme)
+    found = multipliers_for("clusters", setting.optimizer, setting.regime, setting.scheme)
     return Sizes(widths).runs(setting, calm(found, setting.optimizer), data)

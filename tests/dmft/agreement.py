@@ -9,7 +9,7 @@ import torch
 
 from mssp import Shape
 from mssp.dmft import Experiment, example, solve
-from mssp.dmft.finite import trained
+from mssp.dmft.comparison import trained
 from mssp.dmft.observables import Observables, averaged, relative
 
 # Settings in which all layers count, and in which the router counts most. Sizes whose products are none of the others.

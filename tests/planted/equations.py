@@ -20,11 +20,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mssp.dmft.features import Features
-from mssp.dmft.readout import Readout
-from mssp.dmft.regime_one import RegimeOne
-from mssp.dmft.regime_three import RegimeThree
-from mssp.dmft.regime_two import RegimeTwo
+from mssp.dmft.sites.features import Features
+from mssp.dmft.sites.readout import Readout
+from mssp.dmft.sites.regime_one import RegimeOne
+from mssp.dmft.sites.regime_three import RegimeThree
+from mssp.dmft.sites.regime_two import RegimeTwo
 
 SITES: dict[str, type] = {
     "regime_one": RegimeOne,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mssp.coordcheck.mlp_runs import Run
-from mssp.families import TUNED_WIDTH
+from mssp.coordcheck.ladder_runs import Run
+from mssp.ladders.mlp import TUNED_WIDTH
 from mssp.planning import Plan
 from mssp.replicas.lockstep import Lockstep
 
