@@ -23,9 +23,9 @@ from mssp._tables import markdown_table
 from mssp.coordcheck.ladder_runs import Run, check_mlps, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
+from mssp.planning.setting import Setting
 from mssp.replicas import Feed, MLPProgram, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
-from mssp.sweep.transfer import Setting
 from tests.coordcheck.tuned_runs import runs_of
 from tests.planted.powers import Mistake
 
@@ -51,7 +51,7 @@ def mistakes(regimes: list[str]) -> list[Mistake]:
 
 
 def checked(mistake: Mistake, widths: tuple[int, ...], feed: Feed) -> Check:
-    right = runs_of(Setting(mistake.optimizer, mistake.regime, "mssp"), widths, feed.data)
+    right = runs_of(Setting.of("mssp", mistake.regime, mistake.optimizer), widths, feed.data)
     rules = {size: run.plan for size, run in right.items()}
     return check_mlps(
         mistake.planted(right), feed, steps=STEPS, batch=BATCH, seeds=range(SEEDS), rules=rules, prepare=mistake.prepare
@@ -79,7 +79,7 @@ def check_right_settings(regimes: list[str], widths: tuple[int, ...], feed: Feed
     for regime in regimes:
         for scheme in ("mssp", "mup"):
             for optimizer in ("sgd", "adam"):
-                setting = Setting(optimizer, regime, scheme)
+                setting = Setting.of(scheme, regime, optimizer)
                 runs = runs_of(setting, widths, feed.data)
                 series = measured(runs, feed, Schedule(STEPS, BATCH), range(SEEDS * repeats))
                 theory = theory_of({size: run.plan for size, run in runs.items()})
@@ -108,7 +108,7 @@ def cost(regimes: list[str], widths: tuple[int, ...], feed: Feed) -> list[str]:
     """Seconds of the steps alone and with everything measured, on the same device, side by side."""
     rows = []
     for regime in regimes:
-        runs = runs_of(Setting("sgd", regime, "mssp"), widths, feed.data)
+        runs = runs_of(Setting.of("mssp", regime, "sgd"), widths, feed.data)
         alone = _seconds(partial(_train_alone, runs, feed), feed.device)
         watched = _seconds(partial(measured, runs, feed, Schedule(STEPS, BATCH), range(SEEDS)), feed.device)
         rows.append([regime, f"{alone:.2f}", f"{watched:.2f}", f"{watched / alone:.2f}"])

@@ -10,6 +10,7 @@ exponents are slopes in log-log over widths (or depths) after the last step, wit
 from __future__ import annotations
 
 import argparse
+from fractions import Fraction
 
 import mssp
 from mssp._tables import markdown_table
@@ -35,7 +36,7 @@ def report(seeds: int, steps: int) -> list[str]:
         for role, (found, error) in exponents(shapes, sizes, regime, optimizer, steps, seeds).items():
             eps = mssp.rule(role, "mssp", regime, "adam").eps
             assert eps is not None
-            predicted = float(sum(eps.get(symbol, 0) for symbol in symbols))
+            predicted = float(sum(Fraction(eps.json().get(symbol, 0)) for symbol in symbols))
             off = abs(found - predicted) > MARGIN + error
             missed += [f"{role} in {name}"] if off else []
             columns[name][role] = f"{found:+.2f} ± {error:.2f} ({predicted:+g}{', off' if off else ''})"

@@ -16,10 +16,11 @@ from mssp._tables import markdown_table
 from mssp.data import load
 from mssp.ladders.mlp import TUNED_WIDTH
 from mssp.ladders.tuned import entries, multipliers_for
+from mssp.planning.setting import Setting
 from mssp.replicas import Feed, Schedule
 from mssp.store.runs import Result
 from mssp.sweep.execution import Job, train_trials
-from mssp.sweep.transfer import Setting
+from mssp.sweep.transfer import Contender
 from mssp.sweep.trial import Trial
 
 SEEDS, STEPS, BATCH = 4, 1000, 50
@@ -31,38 +32,43 @@ def main(name: str = "tinyimagenet", precision: str = "float32") -> None:
     data = load(name)
     job = Job(data, Schedule(STEPS, BATCH), precision, keep_curves=False)
     feed = Feed(data, pick_device())
-    settings = [
-        Setting(entry["optimizer"], entry["regime"], scheme, entry["active"], entry["readout"])
+    contenders = [
+        Contender(Setting.of(scheme, entry["regime"], entry["optimizer"], entry["readout"]), entry["active"])
         for entry in entries(data.name)
         for scheme in entry["schemes"]
     ]
-    asked: dict[tuple[object, ...], list[tuple[Setting, float, Trial]]] = {}
-    for setting in settings:
-        best = multipliers_for(data.name, **vars(setting))
+    asked: dict[tuple[object, ...], list[tuple[Contender, float, Trial]]] = {}
+    for contender in contenders:
+        best = multipliers_for(data.name, contender.setting, contender.active)
         for factor in FACTORS:
             for seed in range(SEEDS):
-                trial = setting.trial(TUNED_WIDTH, seed, best.lr * factor).with_tuned(best)
-                asked.setdefault(trial.alike, []).append((setting, factor, trial))
-    found: dict[tuple[Setting, float], list[Result]] = {}
+                trial = contender.trial(TUNED_WIDTH, seed, best.lr * factor).with_tuned(best)
+                asked.setdefault(trial.alike, []).append((contender, factor, trial))
+    found: dict[tuple[Contender, float], list[Result]] = {}
     for members in asked.values():
         members.sort(key=lambda member: member[2].seed)
-        for (setting, factor, _), result in zip(
+        for (contender, factor, _), result in zip(
             members, train_trials([t for *_, t in members], feed, job), strict=True
         ):
-            found.setdefault((setting, factor), []).append(result)
+            found.setdefault((contender, factor), []).append(result)
     head = ["setting", "reported", "ours", "difference", "", *(f"lr × {factor:g}" for factor in FACTORS if factor != 1)]
-    rows = [_row(setting, multipliers_for(data.name, **vars(setting)).top5 or 0.0, found) for setting in settings]
+    rows = [
+        _row(contender, multipliers_for(data.name, contender.setting, contender.active).top5 or 0.0, found)
+        for contender in contenders
+    ]
     print(f"{data.source}, N = {TUNED_WIDTH}, {STEPS} steps of {BATCH}, {SEEDS} seeds, {precision}: validation top-5\n")
     print("\n".join(markdown_table(head, rows)))
 
 
-def _row(setting: Setting, reported: float, found: dict[tuple[Setting, float], list[Result]]) -> list[str]:
-    ours = mean_of([result.metrics["validation_top5"] for result in found[setting, 1.0] if result.diverged_at is None])
+def _row(contender: Contender, reported: float, found: dict[tuple[Contender, float], list[Result]]) -> list[str]:
+    ours = mean_of(
+        [result.metrics["validation_top5"] for result in found[contender, 1.0] if result.diverged_at is None]
+    )
     verdict = "close" if ours.value >= reported - CLOSE else "below"
-    others = [_mean(found[setting, factor]) for factor in FACTORS if factor != 1]
-    lost = _lost(found[setting, 1.0])
+    others = [_mean(found[contender, factor]) for factor in FACTORS if factor != 1]
+    lost = _lost(found[contender, 1.0])
     difference = f"{ours.value - reported:+.3f}".replace("-", "−")
-    return [str(setting), f"{reported:.4f}", f"{ours.value:.4f} ± {ours.ci:.4f}{lost}", difference, verdict, *others]
+    return [str(contender), f"{reported:.4f}", f"{ours.value:.4f} ± {ours.ci:.4f}{lost}", difference, verdict, *others]
 
 
 def _mean(results: list[Result]) -> str:

@@ -19,6 +19,7 @@ from mssp._tables import markdown_table
 from mssp.cli.progress import Quiet
 from mssp.data import load
 from mssp.ladders.mlp import TUNED_WIDTH
+from mssp.planning.setting import Setting
 from mssp.replicas import Schedule
 from mssp.store.runs import Store
 from mssp.sweep.evaluation import Evaluator
@@ -31,7 +32,7 @@ NEW_SEEDS = range(1, 5)
 
 def main(data: str, scheme: str, optimizer: str, runs: str = "793", searches: str = "3") -> None:
     job = Job(load(data), Schedule(1000, 50), "tf32", keep_curves=False)
-    start = Trial("II", scheme, optimizer, TUNED_WIDTH, 0, 0.01, aggregation_mult=8.0)
+    start = Trial(Setting.of(scheme, "II", optimizer), TUNED_WIDTH, 0, 0.01, aggregation_mult=8.0)
     backend, rows = Local(pick_device()), []
     for method in METHODS:
         # Grids are what they are: 2^6 broad and 3^6 fine make 793 runs, and no two of them differ.

@@ -20,11 +20,12 @@ from mssp.cli.commands import _parse, main
 from mssp.planning.configs import _SIZES
 from mssp.planning.explanation import explain
 from mssp.planning.growth import infer
-from mssp.planning.rules import OPTIMIZERS, REGIMES, ROLES, SCHEMES
+from mssp.planning.rules import ROLES
+from mssp.planning.setting import READOUTS, Setting
 from mssp.planning.shape import FANS, SYMBOLS
-from mssp.planning.validation import READOUTS
-from mssp.theory.propagation import Case, tabulated
+from mssp.theory.propagation import tabulated
 from own_transformer import CLAIMS, Transformer
+from tests.words import OPTIMIZERS, REGIMES, SCHEMES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -161,7 +162,7 @@ def test_the_exponents_of_a_regime_are_those_of_the_theory(regime: str) -> None:
     assert len(found) == 9
     for term, _, *cells in found:
         for (scheme, readout), cell in zip((("mup", "mup"), ("mssp", "zero")), cells, strict=True):
-            predicted = tabulated(term, 2, Case(scheme, regime, "sgd", readout))
+            predicted = tabulated(term, 2, Setting.of(scheme, regime, "sgd", readout))
             assert predicted is not None
             assert str(predicted.power).replace("-", "−") == cell, (term, scheme)
 
@@ -178,7 +179,7 @@ def test_families_grow_as_the_page_says(regime: str, name: str) -> None:
             with pytest.raises(ValueError, match="do not grow in proportion"):
                 infer(before, after)
         else:
-            assert infer(before, after) == regime, family
+            assert infer(before, after).name == regime, family
 
 
 @pytest.mark.parametrize("name", [*RUN, "comparison", "glossary"])

@@ -18,7 +18,7 @@ PACKAGE = Path(mssp.__file__).parent
 ORDER = [
     "_numbers", "_files", "_tables", "_estimates", "_environment", "_lazy",
     "planning", "apply", "nn", "data", "hf", "hosts",
-    "measure", "theory", "replicas", "ladders", "dmft", "store", "sweep", "coordcheck", "report", "cli", "__main__",
+    "measure", "theory", "replicas", "ladders", "store", "coordcheck", "sweep", "dmft", "report", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from mssp.planning.plans import Plan, plan
     from mssp.planning.power import Power
     from mssp.planning.recipe import PlanWarning, Recipe
-    from mssp.planning.rules import Rule, rule
+    from mssp.planning.rules import Rule
+    from mssp.planning.setting import rule
     from mssp.planning.shape import Shape
 
 _HOMES = {

@@ -51,7 +51,7 @@ def test_initial_values_follow_the_plan(scheme: str, regime: str) -> None:
             assert (parameter == 1).all(), name
         else:
             # A tied tensor has as many independent entries as one expert.
-            independent = parameter[0] if expected.tied else parameter
+            independent = parameter[0] if expected.shared == 1 else parameter
             tolerance = 4 / (2 * independent.numel()) ** 0.5
             assert parameter.std().item() == pytest.approx(expected.init_std, rel=tolerance), name
 

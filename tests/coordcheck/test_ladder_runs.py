@@ -11,9 +11,9 @@ from mssp.coordcheck.ladder_runs import Run, Sizes, check_mlps, measured, theory
 from mssp.coordcheck.result import Check
 from mssp.data import load
 from mssp.ladders.tuned import Tuned
+from mssp.planning.setting import Setting
 from mssp.replicas import Feed, Schedule
 from mssp.replicas.lockstep import Lockstep
-from mssp.sweep.transfer import Setting
 from tests.coordcheck.tuned_runs import runs_of
 from tests.planted.powers import Mistake, tie_or_untie
 
@@ -50,7 +50,7 @@ def off(check: Check) -> set[str]:
 
 
 def test_the_right_setting_passes_and_is_stable(feed: Feed) -> None:
-    found = checked(runs_of(Setting("adam", "II", "mssp"), (64, 128, 256), feed.data), feed, steps=12)
+    found = checked(runs_of(Setting.of("mssp", "II", "adam"), (64, 128, 256), feed.data), feed, steps=12)
     assert (found.passed, found.stable, off(found), found.causes) == (True, True, set(), ())
     assert len([each for each in found.quantities.values() if each.verdict == "ok"]) > 50
     assert exponent(found, "weights/expert_out") == pytest.approx(0.5, abs=0.05)
@@ -62,13 +62,13 @@ def test_the_right_setting_passes_and_is_stable(feed: Feed) -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("regime", ["I", "III"])
 def test_other_right_settings_pass(regime: str, optimizer: str, feed: Feed) -> None:
-    found = checked(runs_of(Setting(optimizer, regime, "mssp"), (32, 64, 128, 256), feed.data), feed)
+    found = checked(runs_of(Setting.of("mssp", regime, optimizer), (32, 64, 128, 256), feed.data), feed)
     assert off(found) == set()
     assert found.stable
 
 
 def test_mup_in_regime_ii_is_implemented_right_and_not_worth_scaling(feed: Feed) -> None:
-    found = checked(runs_of(Setting("adam", "II", "mup"), (64, 128, 256, 512), feed.data), feed)
+    found = checked(runs_of(Setting.of("mup", "II", "adam"), (64, 128, 256, 512), feed.data), feed)
     assert off(found) == set()
     assert not found.stable
     assert not found.quantities["aggregate/init"].stable
@@ -99,7 +99,7 @@ WORDS = {
 
 @pytest.mark.parametrize("mistake", PLANTED, ids=lambda mistake: f"{mistake} {mistake.regime} {mistake.optimizer}")
 def test_a_planted_mistake_is_found_and_named_first(mistake: Mistake, feed: Feed) -> None:
-    right = runs_of(Setting(mistake.optimizer, mistake.regime, "mssp"), SMALL, feed.data)
+    right = runs_of(Setting.of("mssp", mistake.regime, mistake.optimizer), SMALL, feed.data)
     found = checked(mistake.planted(right), feed, right=right, prepare=mistake.prepare)
     assert not found.passed
     first = found.causes[0]
@@ -109,7 +109,7 @@ def test_a_planted_mistake_is_found_and_named_first(mistake: Mistake, feed: Feed
 
 def test_the_fix_of_regime_ii_is_wrong_in_iii(feed: Feed) -> None:
     """Boosting the experts' second layer there: "the backward gradient at the expert hidden layer [is] √N above"."""
-    right = runs_of(Setting("adam", "III", "mssp"), SMALL, feed.data)
+    right = runs_of(Setting.of("mssp", "III", "adam"), SMALL, feed.data)
     boosted = Mistake("weights", "expert_out", 0.5, "III", "adam").planted(right)
     found = checked(boosted, feed, right=right)
     assert not found.passed
@@ -127,7 +127,7 @@ def tie(lockstep: Lockstep) -> None:
 def test_the_fix_of_regime_iii_is_not_enough_in_ii(feed: Feed) -> None:
     """Sharing experts instead of boosting them repairs the initial sum; A6 and the gradient at h2 stay too small."""
     widths = (64, 128, 256)
-    right = Sizes(widths).runs(Setting("sgd", "II", "mssp", readout="mup"), Tuned(1.0), feed.data)
+    right = Sizes(widths).runs(Setting.of("mssp", "II", "sgd", "mup"), Tuned(1.0), feed.data)
     shared = Mistake("weights", "expert_out", -0.5, "II", "sgd").planted(right)
     found = checked(shared, feed, right=right, prepare=tie, steps=2, seeds=6)
     assert [cause.setting for cause in found.causes] == ["experts", "weights"]
@@ -140,7 +140,7 @@ def test_the_fix_of_regime_iii_is_not_enough_in_ii(feed: Feed) -> None:
 
 def test_from_a_zero_readout_shared_experts_send_too_much_back_in_ii(feed: Feed) -> None:
     """The readout's update is aligned with the one W3 that all share: what returns through it adds up over experts."""
-    right = runs_of(Setting("adam", "II", "mssp"), SMALL, feed.data)
+    right = runs_of(Setting.of("mssp", "II", "adam"), SMALL, feed.data)
     shared = Mistake("weights", "expert_out", -0.5, "II", "adam").planted(right)
     found = checked(shared, feed, right=right, prepare=tie)
     assert [cause.setting for cause in found.causes] == ["experts", "weights"]
@@ -161,7 +161,7 @@ def test_one_eps_for_all_is_no_longer_small_against_the_gradients_of_experts(
         for rates in lockstep.rates.values():
             rates.eps.fill_(1e-8)
 
-    found = checked(runs_of(Setting("adam", regime, "mssp"), SMALL, feed.data), feed, prepare=one_eps)
+    found = checked(runs_of(Setting.of("mssp", regime, "adam"), SMALL, feed.data), feed, prepare=one_eps)
     assert not found.passed
     assert not found.stable
     assert {cause.setting for cause in found.causes} == {"eps"}
@@ -172,7 +172,7 @@ def test_one_eps_for_all_is_no_longer_small_against_the_gradients_of_experts(
 
 
 def test_a_learning_rate_that_is_far_too_large(feed: Feed) -> None:
-    runs = Sizes((32, 64)).runs(Setting("sgd", "II", "mssp"), Tuned(1e20), feed.data)
+    runs = Sizes((32, 64)).runs(Setting.of("mssp", "II", "sgd"), Tuned(1e20), feed.data)
     found = checked(runs, feed)
     assert not found.passed
     assert not found.stable
@@ -181,7 +181,7 @@ def test_a_learning_rate_that_is_far_too_large(feed: Feed) -> None:
 
 
 def test_over_depth_gradients_fall_and_updates_do_not(feed: Feed) -> None:
-    runs = Sizes((64,), (1, 2, 4)).runs(Setting("sgd", "II", "mssp"), Tuned(10.0), feed.data)
+    runs = Sizes((64,), (1, 2, 4)).runs(Setting.of("mssp", "II", "sgd"), Tuned(10.0), feed.data)
     assert [(run.config.blocks, run.config.residual, run.plan.target.depth) for run in runs.values()] == [
         (1, True, 1), (2, True, 2), (4, True, 4),
     ]  # fmt: skip
@@ -192,7 +192,7 @@ def test_over_depth_gradients_fall_and_updates_do_not(feed: Feed) -> None:
 
 
 def test_more_seeds_are_checked_in_parts_of_one_measurement(feed: Feed) -> None:
-    runs = runs_of(Setting("sgd", "II", "mssp"), (32, 64), feed.data)
+    runs = runs_of(Setting.of("mssp", "II", "sgd"), (32, 64), feed.data)
     series = measured(runs, feed, Schedule(3, 100), range(4))
     alone = measured(runs, feed, Schedule(3, 100), range(2, 4))
     some = series.of_seeds(slice(2, 4))
@@ -215,4 +215,4 @@ def test_sizes_that_leave_no_exponent_to_fit() -> None:
 
 
 def test_sizes_are_taken_in_order_whatever_the_order_they_are_given_in(feed: Feed) -> None:
-    assert list(runs_of(Setting("sgd", "II", "mssp"), (128, 32, 64), feed.data)) == [32, 64, 128]
+    assert list(runs_of(Setting.of("mssp", "II", "sgd"), (128, 32, 64), feed.data)) == [32, 64, 128]

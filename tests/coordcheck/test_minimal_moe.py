@@ -15,7 +15,8 @@ from mssp._estimates import Estimate
 from mssp.coordcheck import minimal_moe
 from mssp.coordcheck.minimal_moe import for_open_questions, simulated
 from mssp.ladders.mlp import family
-from mssp.theory.propagation import Case, tabulated
+from mssp.planning.setting import Setting
+from mssp.theory.propagation import tabulated
 
 WIDTHS = {"II": (64, 128, 256, 512), "III": (64, 128, 256)}
 TOLERANCE = 0.25  # powers are multiples of a half: one of them too many is beyond it
@@ -54,7 +55,7 @@ COLUMNS = {
         "gradient/expert_in": "-2 -2", "gradient/expert_out": "-2 -2",
     },
 }  # fmt: skip
-MUP = {regime: Case("mup", regime, "sgd", "mup") for regime in COLUMNS}
+MUP = {regime: Setting.of("mup", regime, "sgd", "mup") for regime in COLUMNS}
 
 
 @cache
@@ -93,7 +94,7 @@ def test_what_vanishes_vanishes_exactly_and_nothing_else_does(regime: str) -> No
 
 @pytest.mark.parametrize("regime", ["I", "II", "III"])
 def test_from_a_zero_readout_the_first_update_moves_it_alone(regime: str) -> None:
-    case = Case("mssp", regime, "adam", "zero")
+    case = Setting.of("mssp", regime, "adam", "zero")
     estimates = simulated(case, (32, 64), seeds=2)
     assert [name for name, each in estimates.items() if name.startswith("effective/") and each[1]] == [
         "effective/readout"
@@ -107,7 +108,7 @@ def test_from_a_zero_readout_the_first_update_moves_it_alone(regime: str) -> Non
 
 def test_mup_never_recovers_its_initial_aggregate_whatever_the_readout_and_optimizer() -> None:
     for optimizer in ("sgd", "adam"):
-        estimates = simulated(Case("mup", "II", optimizer, "zero"), (64, 128, 256, 512), seeds=8)
+        estimates = simulated(Setting.of("mup", "II", optimizer, "zero"), (64, 128, 256, 512), seeds=8)
         for step in (0, 1, 2):
             estimate = estimates["aggregate/init"][step]
             assert estimate is not None
@@ -123,7 +124,7 @@ def planned(regime: str | None, **options: Any) -> Plan:
 def test_only_open_questions_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def instead(case: Case, widths: tuple[int, ...]) -> dict[str, list[Estimate | None]]:
+    def instead(case: Setting, widths: tuple[int, ...]) -> dict[str, list[Estimate | None]]:
         assert len(widths) > 2
         asked.append(case)
         return {}
@@ -140,5 +141,7 @@ def test_only_open_questions_are_simulated(monkeypatch: pytest.MonkeyPatch) -> N
     assert for_open_questions(planned("III", scheme="jiang", optimizer="adam")) == {}
     assert for_open_questions(planned("II", optimizer="sgd", readout="mup")) == {}
     assert asked == [
-        Case("mup", "II", "sgd", "zero"), Case("jiang", "III", "adam", "zero"), Case("mssp", "II", "sgd", "mup"),
-    ]  # fmt: skip
+        Setting.of("mup", "II", "sgd"),
+        Setting.of("jiang", "III", "adam"),
+        Setting.of("mssp", "II", "sgd", "mup"),
+    ]

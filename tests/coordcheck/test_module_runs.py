@@ -246,7 +246,7 @@ def test_scaled_gradients_are_to_adam_a_smaller_eps() -> None:
 def test_a_scheme_without_a_regime() -> None:
     plan = mssp.plan(shapes()[0], scheme="sp", lr=0.01)
     found = mssp.check(build, shapes(widths=(16, 32)), BATCHES[:2], plan, seeds=1)
-    assert found.regime is None
+    assert found.setting.regime is None
 
 
 def test_no_seeds() -> None:

@@ -15,6 +15,7 @@ from mssp.coordcheck.causes import Cause
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Numbers
 from mssp.coordcheck.text import lines, verdict_lines
+from mssp.planning.setting import Setting
 from tests.coordcheck.synthetic import SIZES, law, series, theory
 
 SCHEMA = json.loads(resources.files("mssp.coordcheck").joinpath("check.schema.json").read_text(encoding="utf-8"))
@@ -43,7 +44,7 @@ def checked(values: dict[str, Numbers] | None = None, **options: Any) -> Check:
 
 def test_a_check_that_passes_and_is_stable() -> None:
     found = checked()
-    assert (found.scheme, found.optimizer, found.regime, found.readout) == ("mssp", "sgd", "II", "zero")
+    assert found.setting == Setting.of("mssp", "II", "sgd", "zero")
     assert (found.axis, found.sizes, found.steps, found.seeds) == ("width", (64, 128, 256), 4, 3)
     assert (found.passed, found.stable, found.off, found.causes) == (True, True, [], ())
     assert found.loss == dict.fromkeys(SIZES, (4.0, 3.0, 2.0, 1.0))
@@ -86,7 +87,7 @@ def test_a_divergence_is_the_one_cause() -> None:
 @pytest.mark.parametrize("scheme", ["sp", "ntp"])
 def test_schemes_that_know_no_regime(scheme: str) -> None:
     found = checked(regime=None, scheme=scheme)
-    assert found.regime is None
+    assert found.setting.regime is None
     assert found.json()["regime"] is None
 
 

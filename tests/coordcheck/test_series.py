@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mssp.coordcheck.series import Numbers, Series
+from mssp.planning.setting import SGD, optimizer_named
 from tests.coordcheck.synthetic import law, series
 
 
@@ -31,7 +32,7 @@ MEASURED = {
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.25), ("adam", 2.0), ("adamw", 2.0)])
 def test_what_follows_from_what_was_measured(optimizer: str, rate: float) -> None:
-    found = Series.of({128: MEASURED, 64: MEASURED}, optimizer)
+    found = Series.of({128: MEASURED, 64: MEASURED}, optimizer_named(optimizer))
     assert found.sizes == (64, 128)
     assert (found.steps, found.seeds) == (1, 2)
     expected = {
@@ -53,18 +54,18 @@ def test_sizes_are_in_order_and_what_one_of_them_lacks_is_left_out() -> None:
         256: {"aggregate/init": constant(3.0), "router/load": constant(1.0)},
         64: {"aggregate/init": constant(1.0), "experts/distance": constant(0.0), "router/load": constant(1.0)},
     }
-    found = Series.of(by_size, "sgd")
+    found = Series.of(by_size, SGD)
     assert set(found.values) == {"aggregate/init", "router/load"}
     assert found.values["aggregate/init"][:, 0, 0].tolist() == [1.0, 3.0]
 
 
 def test_a_term_that_is_not_there_yet_divides_nothing() -> None:
     zero = dict.fromkeys(MEASURED, constant(0.0))
-    found = Series.of({64: zero, 128: zero}, "sgd")
+    found = Series.of({64: zero, 128: zero}, SGD)
     assert not any(values.any() for values in found.values.values())
     # Nor does what was lost: it stays lost, quietly.
     lost = MEASURED | {"gradient-sum/router": constant(np.nan)}
-    assert np.isnan(Series.of({64: MEASURED, 128: lost}, "sgd").values["rate/router"][1]).all()
+    assert np.isnan(Series.of({64: MEASURED, 128: lost}, SGD).values["rate/router"][1]).all()
 
 
 def test_where_a_model_was_lost() -> None:

@@ -11,6 +11,7 @@ from mssp._estimates import Estimate
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Numbers
 from mssp.coordcheck.text import heading, headings, lines, verdict_lines
+from mssp.planning.setting import SGD, SP, Setting
 from mssp.theory.expected import Theory
 from tests.coordcheck.synthetic import law, plans, series, theory
 
@@ -48,7 +49,7 @@ def test_the_heading() -> None:
         "updates they are predicted for"
     )
     assert heading(checked(scheme="mup", readout="mup", optimizer="adamw")) == "μP · Regime II · AdamW · readout mup"
-    assert heading(replace(checked(scheme="sp"), regime=None)) == "SP · SGD"
+    assert heading(replace(checked(scheme="sp"), setting=Setting(scheme=SP, optimizer=SGD))) == "SP · SGD"
 
 
 def test_the_table_reads_from_what_was_told_to_what_came_of_it() -> None:

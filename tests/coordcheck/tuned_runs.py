@@ -5,9 +5,9 @@ from __future__ import annotations
 from mssp.coordcheck.ladder_runs import Run, Sizes, calm
 from mssp.data.dataset import Dataset
 from mssp.ladders.tuned import multipliers_for
-from mssp.sweep.transfer import Setting
+from mssp.planning.setting import Setting
 
 
 def runs_of(setting: Setting, widths: tuple[int, ...], data: Dataset) -> dict[int, Run]:
-    found = multipliers_for("clusters", setting.optimizer, setting.regime, setting.scheme)
+    found = multipliers_for("clusters", setting)
     return Sizes(widths).runs(setting, calm(found, setting.optimizer), data)

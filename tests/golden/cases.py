@@ -112,7 +112,7 @@ def _plan(name: str, **options: Any) -> Any:
     }
     roles = {}
     for role, each in made.roles.items():
-        words = [word for word, holds in (("tied", each.tied), ("zero", each.zero)) if holds]
+        words = [word for word, holds in (("tied", each.shared == 1), ("zero", each.zero)) if holds]
         scaled = [] if each.grad_scale == 1 else [each.grad_scale]
         numbers = [each.init_std, each.lr, each.eps, each.weight_decay, *scaled]
         roles[role] = [*numbers, " ".join([each.source, *words])]
@@ -168,7 +168,7 @@ def _rules(scheme: str) -> Any:
 
 def _rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed: bool) -> str:
     rule = mssp.rule(role, scheme, regime, optimizer, as_printed)
-    tied = ", tied" if rule.tied else ""
+    tied = ", tied" if rule.shared == 1 else ""
     return f"{rule.init_std}; {rule.lr}; {rule.eps}; {rule.source}{tied}"
 
 

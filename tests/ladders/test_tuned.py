@@ -9,17 +9,20 @@ import pytest
 import mssp
 from mssp.ladders.mlp import family
 from mssp.ladders.tuned import TUNED_ROLES, Tuned, entries, multipliers_for, planned
+from mssp.planning.setting import Setting
 
 
 def test_the_authors_numbers() -> None:
-    best = multipliers_for("tinyimagenet", "sgd", "II", "mssp")
+    best = multipliers_for("tinyimagenet", Setting.of("mssp", "II", "sgd"))
     assert (best.lr, best.init_mult, best.aggregation_mult, best.top5) == (0.01, 0.25, 8.0, 0.3135)
     assert best.lr_mult == {
         "embedding": 0.015625, "router": 4.0, "expert_in": 1.0, "expert_out": 0.015625, "readout": 65536.0,
     }  # fmt: skip
-    assert multipliers_for("tinyimagenet", "adam", "I", "mup") == multipliers_for("tinyimagenet", "adam", "I", "mssp")
-    assert multipliers_for("tinyimagenet", "sgd", "III", "mup", readout="mup").lr_mult["router"] == 4096.0
-    sparse = multipliers_for("tinyimagenet", "adam", "III", "mssp", active=2)
+    assert multipliers_for("tinyimagenet", Setting.of("mup", "I", "adam")) == multipliers_for(
+        "tinyimagenet", Setting.of("mssp", "I", "adam")
+    )
+    assert multipliers_for("tinyimagenet", Setting.of("mup", "III", "sgd", "mup")).lr_mult["router"] == 4096.0
+    sparse = multipliers_for("tinyimagenet", Setting.of("mssp", "III", "adam"), 2)
     assert (sparse.aggregation_mult, sparse.top5) == (2.0, 0.295)
 
 
@@ -29,9 +32,8 @@ def test_every_entry_makes_a_plan(data: str) -> None:
         assert set(entry["lr_mult"]) == set(TUNED_ROLES)
         shape = family(entry["regime"], 128, inputs=12, active=entry["active"])
         for scheme in entry["schemes"]:
-            found = multipliers_for(
-                data, entry["optimizer"], entry["regime"], scheme, active=entry["active"], readout=entry["readout"]
-            )
+            setting = Setting.of(scheme, entry["regime"], entry["optimizer"], entry["readout"])
+            found = multipliers_for(data, setting, entry["active"])
             plan = mssp.plan(
                 shape, regime=entry["regime"], scheme=scheme, optimizer=entry["optimizer"], lr=found.lr,
                 lr_mult=found.lr_mult, init_mult=found.init_mult, aggregation_mult=found.aggregation_mult,
@@ -42,18 +44,18 @@ def test_every_entry_makes_a_plan(data: str) -> None:
 def test_a_plain_model_is_kept_for_spectra() -> None:
     for entry in entries("spectra"):
         for scheme in entry["schemes"]:
-            found = multipliers_for("spectra", entry["optimizer"], entry["regime"], scheme)
+            setting = Setting.of(scheme, entry["regime"], entry["optimizer"])
+            found = multipliers_for("spectra", setting)
             assert found == Tuned({"sgd": 1.0, "adam": 0.005}[entry["optimizer"]], base_width=64)
-            asked = {"regime": entry["regime"], "scheme": scheme, "optimizer": entry["optimizer"], "readout": "zero"}
             small, large = (family(entry["regime"], width, inputs=8) for width in (64, 128))
-            assert planned(large, found, **asked).base == small
+            assert planned(large, found, setting).base == small
 
 
 def test_what_nobody_tuned_is_said() -> None:
     with pytest.raises(ValueError, match=r"no multipliers were tuned for 'mnist' \(there are for tinyimagenet"):
-        multipliers_for("mnist", "sgd", "II", "mssp")
+        multipliers_for("mnist", Setting.of("mssp", "II", "sgd"))
     with pytest.raises(ValueError, match="no multipliers were tuned on tinyimagenet for adamw, Regime II, mssp, 3"):
-        multipliers_for("tinyimagenet", "adamw", "II", "mssp", active=3)
+        multipliers_for("tinyimagenet", Setting.of("mssp", "II", "adamw"), 3)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_one_call_applies_a_plan(scheme: str, tied: bool) -> None:
         elif info.role in ("norm", "qk_norm", "final_norm"):
             assert (parameter == 1).all(), info.name
         else:
-            entries = parameter[0] if values[info.name].tied else parameter
+            entries = parameter[0] if values[info.name].shared == 1 else parameter
             wanted = values[info.name].init_std
             assert entries.std().item() == pytest.approx(wanted, rel=4 / (2 * entries.numel()) ** 0.5), info.name
     optimizer = torch.optim.AdamW(mssp.param_groups(net, plan))

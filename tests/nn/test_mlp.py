@@ -166,7 +166,7 @@ def test_one_call_applies_a_plan(scheme: str, regime: str) -> None:
         if values.zero:
             assert not parameter.any()
         else:
-            entries = parameter[0] if values.tied else parameter
+            entries = parameter[0] if values.shared == 1 else parameter
             assert entries.std().item() == pytest.approx(values.init_std, rel=4 / (2 * entries.numel()) ** 0.5)
     mssp.verify(net, torch.optim.SGD(mssp.param_groups(net, plan)), plan)
 

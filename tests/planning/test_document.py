@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import mssp
 from mssp import Plan, PlanWarning, Recipe, Shape
 from mssp.planning.document import schema
-from mssp.planning.rules import REGIMES, ROLES
+from mssp.planning.rules import ROLES
+from tests.words import REGIMES
 
 BASE = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
 TARGET = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=16)
@@ -112,7 +113,7 @@ def test_golden_plans_stay_as_they_are(name: str) -> None:
         ({"version": True}, "version must be a positive whole number, got True"),
         ({"aggregation": 123.0}, "aggregation is not what its settings give"),
         ({"residual": 0.5}, "residual is not what its settings give"),
-        ({"remark": "mine"}, "remark is not what its settings give"),
+        ({"remark": "mine"}, "the plan file has 'remark', which this mssp does not know"),
         ({"lr": 10**400}, "lr must be a positive number"),
         ({"base": {**BASE.json(), "width": 10**400}}, "width must be a positive whole number"),
     ],

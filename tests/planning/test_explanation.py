@@ -5,7 +5,8 @@ import json
 import pytest
 
 from mssp.planning.explanation import REASONS, explain
-from mssp.planning.rules import ROLES, SCHEMES
+from mssp.planning.rules import ROLES
+from tests.words import SCHEMES
 
 
 def test_every_role_has_a_reason() -> None:

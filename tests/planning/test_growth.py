@@ -4,6 +4,7 @@ import pytest
 
 from mssp import Shape
 from mssp.planning.growth import infer, outside_theory
+from mssp.planning.setting import II, III, I
 
 BASE = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
 
@@ -23,7 +24,7 @@ def grown(width: int = 256, expert_width: int = 128, experts: int = 8, active: i
     ],
 )
 def test_the_three_growing_sets(target: Shape, regime: str) -> None:
-    assert infer(BASE, target) == regime
+    assert infer(BASE, target).name == regime
 
 
 @pytest.mark.parametrize(
@@ -45,11 +46,11 @@ def test_open_cases_ask_and_say_why(base: Shape | None, target: Shape, reason: s
 
 
 def test_a_changing_share_is_outside_the_theory() -> None:
-    [warning] = outside_theory(BASE, grown(width=512, experts=32, active=8), "II")
+    [warning] = outside_theory(BASE, grown(width=512, experts=32, active=8), II)
     assert warning == "the active share K/M changes from 4/8 to 8/32: the theory holds for a fixed share"
 
 
 def test_another_regime_than_the_growth_says_is_mentioned() -> None:
-    [warning] = outside_theory(BASE, grown(width=512, expert_width=256), "III")
+    [warning] = outside_theory(BASE, grown(width=512, expert_width=256), III)
     assert "regime III is used, but base to target grows width (N), expert_width (N_e), which is regime I" in warning
-    assert outside_theory(BASE, grown(width=512, expert_width=256), "I") == []
+    assert outside_theory(BASE, grown(width=512, expert_width=256), I) == []

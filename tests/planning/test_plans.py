@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import mssp
 from mssp import Plan, PlanWarning, Recipe, Shape
-from mssp.planning.rules import BIASES, GAINS, REGIMES, ROLES
+from mssp.planning.rules import BIASES, GAINS, ROLES
+from tests.words import REGIMES
 
 BASE = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
 TARGET = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=16)

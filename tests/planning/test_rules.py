@@ -9,7 +9,8 @@ import pytest
 
 import mssp
 from mssp import Shape, rule
-from mssp.planning.rules import BIASES, GAINS, OPTIMIZERS, REGIMES, ROLES, SCHEMES
+from mssp.planning.rules import BIASES, GAINS, ROLES
+from tests.words import OPTIMIZERS, REGIMES, SCHEMES
 
 A = Shape(width=256, expert_width=64, experts=16, active=8, depth=4, inputs=16)
 B = Shape(width=1024, expert_width=16, experts=64, active=16, depth=2, inputs=4)
@@ -144,7 +145,7 @@ def test_every_cell_of_table_1(scheme: str, role: str, regime: str, shape: Shape
     std = 1.0 if role in GAINS else ZERO if role in BIASES else at(stds, role, regime, shape)
     assert adam.init_std == sgd.init_std == std
     assert adam.zero == (std == ZERO)
-    assert adam.tied == (scheme == "mssp" and regime == "III" and role in ("expert_in", "expert_out"))
+    assert (adam.shared == 1) == (scheme == "mssp" and regime == "III" and role in ("expert_in", "expert_out"))
     assert adam.lr == at(ADAM, role, regime, shape)
     assert adam.eps == at(EPS, role, regime, shape)
     assert sgd.lr == at(SGD, role, regime, shape)
@@ -164,7 +165,7 @@ def test_jiang_is_mup_with_a_small_router_and_one_eps() -> None:
         assert jiang.eps == 1.0
         assert jiang.lr == mup.lr
         assert jiang.init_std == (0.00390625 if role == "router" else mup.init_std)
-        assert not jiang.tied
+        assert jiang.shared == 0
 
 
 def test_standard_parameterization() -> None:

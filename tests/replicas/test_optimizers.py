@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mssp.nn import MLPConfig
 from mssp.nn.experts import backend
+from mssp.planning.setting import SGD, optimizer_named
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.optimizers import Optimizer
@@ -40,7 +41,7 @@ def test_it_is_torch_optim_with_groups(kind: str) -> None:
         del group["eps"]
     known = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     reference = known[kind](groups)
-    optimizer = Optimizer(kind, parameters, rates, (0.9, 0.999))
+    optimizer = Optimizer(optimizer_named(kind), parameters, rates, (0.9, 0.999))
     for _ in range(5):
         gradients: dict[str, Gradient] = {}
         for name, parameter in parameters.items():
@@ -64,7 +65,7 @@ def test_the_kernel_is_the_formula(kind: str, groups: int, batch: int, monkeypat
     both = []
     for fused in (True, False):
         again = torch.Generator().manual_seed(2)
-        optimizer = Optimizer(kind, {"w": start.clone()}, rates, (0.9, 0.99))
+        optimizer = Optimizer(optimizer_named(kind), {"w": start.clone()}, rates, (0.9, 0.99))
         if fused:
             monkeypatch.setattr(Optimizer, "_fuses", lambda self, parameter: True)
         else:
@@ -86,7 +87,7 @@ def test_the_kernel_is_the_formula(kind: str, groups: int, batch: int, monkeypat
 def test_the_kernel_skips_frozen_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Optimizer, "_fuses", lambda self, parameter: True)
     start = torch.randn(R, ROWS, COLUMNS)
-    optimizer = Optimizer("sgd", {"w": start.clone()}, {"w": some_rates(torch.Generator().manual_seed(0))}, (0.9, 0.99))
+    optimizer = Optimizer(SGD, {"w": start.clone()}, {"w": some_rates(torch.Generator().manual_seed(0))}, (0.9, 0.99))
     rows = torch.full((R, BATCH, ROWS), torch.nan)
     optimizer.step({"w": Factored(rows, torch.randn(1, BATCH, COLUMNS))}, torch.zeros(R, dtype=torch.bool))
     assert torch.equal(optimizer.parameters["w"], start)

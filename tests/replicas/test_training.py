@@ -8,6 +8,7 @@ import torch
 
 from mssp.data.dataset import Dataset, Split
 from mssp.data.generated import clusters
+from mssp.planning.setting import ADAM, SGD
 from mssp.replicas import Feed, Lockstep, MLPProgram, Schedule, train
 from mssp.replicas import training as training_module
 from mssp.replicas.lockstep import NAMES
@@ -84,13 +85,13 @@ def test_what_does_not_fit_after_all_is_halved(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_replicas_that_fit_follow_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    each = bytes_per_replica(PROGRAM, "adam", 10, CPU)
-    assert each > 4 * bytes_per_replica(PROGRAM, "sgd", 10, CPU) / 3
+    each = bytes_per_replica(PROGRAM, ADAM, 10, CPU)
+    assert each > 4 * bytes_per_replica(PROGRAM, SGD, 10, CPU) / 3
     monkeypatch.setattr("mssp.replicas.training.free_bytes", lambda device: 100 * each)
-    assert replicas_that_fit(PROGRAM, "adam", 10, CPU) == 80
+    assert replicas_that_fit(PROGRAM, ADAM, 10, CPU) == 80
     monkeypatch.setattr("mssp.replicas.training.free_bytes", lambda device: each // 2)
     with pytest.raises(ValueError, match=r"one replica needs 0\.0 GiB, and cpu has 0\.0 free"):
-        replicas_that_fit(PROGRAM, "adam", 10, CPU)
+        replicas_that_fit(PROGRAM, ADAM, 10, CPU)
     assert [part.stop - part.start for part in even_parts(15625, 4096)] == [3907, 3906, 3906, 3906]
 
 

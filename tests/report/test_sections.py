@@ -17,13 +17,14 @@ import mssp
 from mssp._estimates import Estimate
 from mssp.dmft import compare, document, example, solve
 from mssp.dmft.document import Overlay
+from mssp.planning.setting import Setting
 from mssp.report.contents import Contents, read
 from mssp.report.findings import Finding, findings_of, implemented, lr_at_the_widest, stable
 from mssp.report.page.document import Cell, Chart
 from mssp.report.sections import charts, report, sections, summary
 from mssp.store.runs import NewRun, Result, Store
 from mssp.sweep import transfer_text
-from mssp.sweep.transfer import METRICS, Score, Setting, Transfer
+from mssp.sweep.transfer import METRICS, Contender, Score, Transfer
 from mssp.sweep.trial import Trial
 from mssp.theory.propagation import Exponent
 from tests.report.figures.test_checks import check_of, quantity
@@ -41,13 +42,15 @@ def score(scheme: str, width: int, k: int, seed: int) -> float:
     return 0.3 + gain * doublings - 0.02 * (k - drift * doublings) ** 2 + NOISE[seed]
 
 
-def trials(**more: Any) -> list[Trial]:
+def trials(readout: str = "zero", **more: Any) -> list[Trial]:
     kinds = product(("mup", "mssp"), (64, 128, 256), range(-2, 5), range(3))
-    return [Trial("II", scheme, "sgd", width, seed, 2.0**k, **more) for scheme, width, k, seed in kinds]
+    return [
+        Trial(Setting.of(scheme, "II", "sgd", readout), width, seed, 2.0**k, **more) for scheme, width, k, seed in kinds
+    ]
 
 
 def result(trial: Trial) -> Result:
-    value = score(trial.scheme, trial.width, round(np.log2(trial.lr)), trial.seed)
+    value = score(trial.setting.scheme.name, trial.width, round(np.log2(trial.lr)), trial.seed)
     metrics = dict.fromkeys(METRICS, value) | {"first_loss": 5.0}
     return Result(trial.key, metrics)
 
@@ -120,7 +123,7 @@ def test_what_is_hardly_known_is_not_called_right() -> None:
     assert implemented(check_of(known, *vague)) == Cell("2 of 3 unclear", "unsure")
     assert stable(check_of(known, *vague)) == Cell("unclear", "unsure")
     assert implemented(check_of(quantity("router/load", 0.0))) == stable(check_of()) == Cell("—")
-    of = Finding("mssp", "II", "sgd", "", check=check_of(known, *vague))
+    of = Finding(Setting.of("mssp", "II", "sgd"), "", check=check_of(known, *vague))
     assert "all 3 predicted quantities scale as the theory says of it, of which 2 are known to no better" in of.sentence
 
 
@@ -143,7 +146,7 @@ def test_how_sure_the_learning_rate_is() -> None:
 
 
 def test_every_part_has_its_section_and_its_charts(tmp_path: Path, limit: dict[str, Any]) -> None:
-    tried = [Trial("II", "mssp", "sgd", 128, 0, 1.0, lr_mult={"router": 4.0**k, "readout": 4.0**j})
+    tried = [Trial(Setting.of("mssp", "II", "sgd"), 128, 0, 1.0, lr_mult={"router": 4.0**k, "readout": 4.0**j})
              for k, j in product((-1, 0, 1), repeat=2)]  # fmt: skip
     filled(tmp_path / "runs.sqlite", trials(base_width=64))
     filled(tmp_path / "tuned.sqlite", tried, name="tune spectra, 10 steps of 5")
@@ -154,7 +157,7 @@ def test_every_part_has_its_section_and_its_charts(tmp_path: Path, limit: dict[s
     table = {"header": ["parameter", "lr"], "rows": [["model.embed_tokens.weight", "1"]]}
     by_name = {"plan": json.loads(plan.json()), "parameters": table, "factors": ["× 0.5  experts"]}
     (tmp_path / "parameters.json").write_text(json.dumps(by_name), encoding="utf-8")
-    settings = transfer_text.as_json({Setting("sgd", "II", "mup"): Transfer(METRICS["train_top5"], [
+    settings = transfer_text.as_json({Contender(Setting.of("mup", "II", "sgd")): Transfer(METRICS["train_top5"], [
         Score(w, 2.0**k, s, 0.1) for w in (64, 128) for k in (0, 1) for s in (0, 1)])})  # fmt: skip
     (tmp_path / "transfer.json").write_text(json.dumps({"experiment": "images, 3 steps", "settings": settings}))
     contents = read(sorted(tmp_path.glob("*.json")) + sorted(tmp_path.glob("*.sqlite")))

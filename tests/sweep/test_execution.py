@@ -17,6 +17,7 @@ from mssp._environment import pick_device
 from mssp.cli.progress import Quiet
 from mssp.data import load
 from mssp.data.generated import clusters
+from mssp.planning.setting import Setting
 from mssp.replicas import Schedule
 from mssp.store.runs import Run, Store
 from mssp.sweep.execution import Job, Local, committing, plan_chunks
@@ -28,7 +29,7 @@ WIDTHS = ("16", "32", "48", "64", "80", "96")
 
 def trials(widths: Sequence[int] = (16, 32), seeds: int = 2) -> list[Trial]:
     return [
-        Trial("II", scheme, "adam", width, seed, lr)
+        Trial(Setting.of(scheme, "II", "adam"), width, seed, lr)
         for scheme in ("mssp", "mup")
         for width in widths
         for seed in range(seeds)
@@ -163,7 +164,7 @@ def test_chunks_share_batches_and_fit() -> None:
         assert len({trial.width for trial in chunk}) == 1
         assert [trial.seed for trial in chunk] == [0, 0, 1, 1]
     assert sorted(trial.key for chunk in chunks for trial in chunk) == sorted(trial.key for trial in asked)
-    uneven = [*asked, Trial("II", "mssp", "adam", 16, 5, 0.01)]
+    uneven = [*asked, Trial(Setting.of("mssp", "II", "adam"), 16, 5, 0.01)]
     assert all(
         len({trial.seed for trial in chunk}) == 1 for chunk in in_chunks(uneven, {t.alike: 4 for t in uneven})[:4]
     )

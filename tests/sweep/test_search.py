@@ -11,6 +11,7 @@ import torch
 
 from mssp.cli.progress import Quiet
 from mssp.data.generated import clusters
+from mssp.planning.setting import Setting
 from mssp.replicas import Schedule
 from mssp.store.runs import Store
 from mssp.sweep import grids
@@ -19,7 +20,7 @@ from mssp.sweep.execution import Job, Local
 from mssp.sweep.search import Procedure, Scores, tune
 from mssp.sweep.trial import Trial
 
-START = Trial("II", "mssp", "sgd", 32, 0, 0.01, aggregation_mult=8.0)
+START = Trial(Setting.of("mssp", "II", "sgd"), 32, 0, 0.01, aggregation_mult=8.0)
 OPTIMUM = {"init": 0.25, "embedding": 4.0, "router": 16.0, "expert_in": 1.0, "expert_out": 1 / 64, "readout": 64.0}
 SMALL = {"points": 3, "broad_points": 3, "broad_ratio": 16.0, "lr_points": 3}
 
@@ -105,7 +106,7 @@ def evaluator(store: Store, steps: int = 16, **other: object) -> Evaluator:
 
 
 def test_scores_are_means_over_seeds_and_known_ones_are_not_run_again(tmp_path: Path) -> None:
-    trials = [Trial("II", "mssp", "adam", 32, 0, lr) for lr in (0.01, 0.02)]
+    trials = [Trial(Setting.of("mssp", "II", "adam"), 32, 0, lr) for lr in (0.01, 0.02)]
     with Store(tmp_path / "runs.sqlite") as store:
         evaluate = evaluator(store, seeds=(0, 1))
         scores = evaluate("first", trials)
@@ -117,7 +118,7 @@ def test_scores_are_means_over_seeds_and_known_ones_are_not_run_again(tmp_path: 
 
 
 def test_early_stopping_finishes_a_quarter(tmp_path: Path) -> None:
-    trials = [Trial("II", "mssp", "adam", 32, 0, 0.0001 * 1.1**k) for k in range(64)]
+    trials = [Trial(Setting.of("mssp", "II", "adam"), 32, 0, 0.0001 * 1.1**k) for k in range(64)]
     with Store(tmp_path / "runs.sqlite") as store:
         scores = evaluator(store, early_stop=True)("grid", trials)
         counts = {name: store.open_study(name).counts()["done"] for name in store.studies()}
@@ -126,7 +127,7 @@ def test_early_stopping_finishes_a_quarter(tmp_path: Path) -> None:
 
 
 def test_early_stopping_keeps_what_is_known(tmp_path: Path) -> None:
-    trials = [Trial("II", "mssp", "adam", 32, 0, 0.0001 * 1.1**k) for k in range(64)]
+    trials = [Trial(Setting.of("mssp", "II", "adam"), 32, 0, 0.0001 * 1.1**k) for k in range(64)]
     with Store(tmp_path / "runs.sqlite") as store:
         whole = evaluator(store)("grid", trials)
         assert evaluator(store, early_stop=True)("grid", trials) == whole

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mssp.sweep.transfer import METRICS, LearningRates, Metric, Score, Setting, Transfer, top_of_parabola
+from mssp.planning.setting import Setting
+from mssp.sweep.transfer import METRICS, Contender, LearningRates, Metric, Score, Transfer, top_of_parabola
 from mssp.sweep.transfer_text import as_json, lines
 
 ACCURACY, LOSS = Metric("a", True, "accuracy"), Metric("l", False, "loss")
@@ -66,7 +67,7 @@ def test_an_optimum_at_the_end_of_the_grid_is_not_known_to_stay() -> None:
     assert found.drift.value == 0.0
     assert found.drift_verdict == "unclear"
     assert all(summary.at_edge for summary in found.summaries)
-    text = "\n".join(lines({Setting("sgd", "II", "mssp"): found}))
+    text = "\n".join(lines({Contender(Setting.of("mssp", "II", "sgd")): found}))
     assert "2 (edge)" in text
     assert "unclear: at N = 64, 128, 256, 512 the best lies at the end of the grid: more rates are needed" in text
 
@@ -103,8 +104,11 @@ def test_a_transferred_rate_that_diverges_is_infinite_regret() -> None:
     found = Transfer(ACCURACY, scores)
     assert found.summaries[-1].regret.value == math.inf
     assert found.wider_is_better_transferred == "no"
-    assert "diverges" in "\n".join(lines({Setting("sgd", "II", "mup"): found}))
-    assert as_json({Setting("sgd", "II", "mup"): found})[0]["widths"]["512"]["regret"] == {"value": None, "ci": None}
+    assert "diverges" in "\n".join(lines({Contender(Setting.of("mup", "II", "sgd")): found}))
+    assert as_json({Contender(Setting.of("mup", "II", "sgd")): found})[0]["widths"]["512"]["regret"] == {
+        "value": None,
+        "ci": None,
+    }
 
 
 def test_seeds_are_paired_by_number_not_by_place() -> None:
@@ -130,7 +134,7 @@ def test_where_nothing_trains_nothing_is_said() -> None:
     base = made(lambda width: -2.0, lambda width: 0.5)
     found = Transfer(ACCURACY, [Score(s.width, s.lr, s.seed, math.nan) for s in base.scores])
     assert found.drift_verdict == found.wider_is_better == "unclear"
-    assert "none" in "\n".join(lines({Setting("sgd", "II", "mssp"): found}))
+    assert "none" in "\n".join(lines({Contender(Setting.of("mssp", "II", "sgd")): found}))
 
 
 def test_one_seed_gives_numbers_without_intervals() -> None:

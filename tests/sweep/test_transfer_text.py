@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from mssp.planning.setting import Setting
 from mssp.sweep import transfer_text
-from mssp.sweep.transfer import METRICS, Score, Setting, Transfer
+from mssp.sweep.transfer import METRICS, Contender, Score, Transfer
 from mssp.sweep.transfer_text import read, tinyimagenet
 
 RECORD = Path(__file__).parents[2] / "records" / "2026-11-16-transfer-tinyimagenet.md"
@@ -38,7 +39,7 @@ def outcome(lost: bool = False) -> Transfer:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_json_and_back(lost: bool) -> None:
-    setting = Setting("sgd", "II", "mssp", active=2, readout="mup")
+    setting = Contender(Setting.of("mssp", "II", "sgd", "mup"), 2)
     settings = transfer_text.as_json({setting: outcome(lost)})
     found = read(json.loads(json.dumps({"experiment": "clusters, 10 steps of 5", "settings": settings})))
     assert list(found.outcomes) == [setting]

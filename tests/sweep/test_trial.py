@@ -6,14 +6,15 @@ import pytest
 
 import mssp
 from mssp.ladders.tuned import TUNED_ROLES, Tuned, multipliers_for
+from mssp.planning.setting import Setting
 from mssp.sweep.trial import Problem, Trial
 
 PROBLEM = Problem(inputs=12288, classes=100)
 
 
 def test_a_trial_is_the_plan_one_would_make() -> None:
-    best = multipliers_for("tinyimagenet", "adam", "III", "mssp", active=2)
-    trial = Trial("III", "mssp", "adam", 256, seed=3, lr=0.32, active=2).with_tuned(best)
+    best = multipliers_for("tinyimagenet", Setting.of("mssp", "III", "adam"), 2)
+    trial = Trial(Setting.of("mssp", "III", "adam"), 256, seed=3, lr=0.32, active=2).with_tuned(best)
     expected = mssp.plan(
         mssp.Shape(width=256, expert_width=256, experts=16, active=4, depth=1, inputs=12288),
         regime="III",
@@ -30,10 +31,13 @@ def test_a_trial_is_the_plan_one_would_make() -> None:
 
 
 def test_it_comes_back_from_json_and_its_key_tells_it_apart() -> None:
-    trial = Trial("II", "mup", "sgd", 128, seed=0, lr=0.01, lr_mult={"router": 4.0})
+    trial = Trial(Setting.of("mup", "II", "sgd"), 128, seed=0, lr=0.01, lr_mult={"router": 4.0})
     assert Trial.from_json(trial.json()) == trial
     assert trial.key == "0844dc9a359894ec"
-    others = [Trial("II", "mup", "sgd", 128, seed=1, lr=0.01, lr_mult={"router": 4.0}), Trial.from_json(trial.json())]
+    others = [
+        Trial(Setting.of("mup", "II", "sgd"), 128, seed=1, lr=0.01, lr_mult={"router": 4.0}),
+        Trial.from_json(trial.json()),
+    ]
     assert [other.key == trial.key for other in others] == [False, True]
     assert trial.parameters["lr_mult.router"] == 4.0
 
@@ -41,7 +45,9 @@ def test_it_comes_back_from_json_and_its_key_tells_it_apart() -> None:
 def test_a_trial_may_grow_from_a_plain_model() -> None:
     """All schemes are one model at the base; beyond it, what differs in Regime II are the experts' second matrices."""
     trials = {
-        (scheme, width): Trial("II", scheme, "sgd", width, seed=0, lr=0.5).with_tuned(Tuned(1.0, base_width=64))
+        (scheme, width): Trial(Setting.of(scheme, "II", "sgd"), width, seed=0, lr=0.5).with_tuned(
+            Tuned(1.0, base_width=64)
+        )
         for scheme in ("mup", "mssp", "sp")
         for width in (64, 256)
     }
@@ -63,10 +69,10 @@ def test_a_trial_may_grow_from_a_plain_model() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="lr must be a positive number, got 0"):
-        Trial("II", "mssp", "sgd", 128, seed=0, lr=0.0).plan(PROBLEM)
+        Trial(Setting.of("mssp", "II", "sgd"), 128, seed=0, lr=0.0).plan(PROBLEM)
     with pytest.raises(ValueError, match="unknown role 'gate' in lr_mult"):
-        Trial("II", "mssp", "sgd", 128, seed=0, lr=1.0, lr_mult={"gate": 2.0}).plan(PROBLEM)
+        Trial(Setting.of("mssp", "II", "sgd"), 128, seed=0, lr=1.0, lr_mult={"gate": 2.0}).plan(PROBLEM)
     with pytest.raises(ValueError, match="Regime II has an expert for every 16 of width: 100 is no multiple of it"):
-        Trial("II", "mssp", "sgd", 100, seed=0, lr=1.0).plan(PROBLEM)
+        Trial(Setting.of("mssp", "II", "sgd"), 100, seed=0, lr=1.0).plan(PROBLEM)
     with pytest.raises(ValueError, match="1 of 8 experts active is no whole number of the 4 at the base's width 64"):
-        Trial("II", "mssp", "sgd", 128, seed=0, lr=1.0, active=1, base_width=64).plan(PROBLEM)
+        Trial(Setting.of("mssp", "II", "sgd"), 128, seed=0, lr=1.0, active=1, base_width=64).plan(PROBLEM)

@@ -14,8 +14,9 @@ import mssp
 from mssp import Plan, PlanWarning, Shape
 from mssp.ladders.mlp import family
 from mssp.planning import rules
-from mssp.theory.implied import Implied, case_of
-from mssp.theory.propagation import Case, Exponent
+from mssp.planning.setting import Setting
+from mssp.theory.implied import Implied
+from mssp.theory.propagation import Exponent
 
 WIDTHS = (64, 128, 256)
 DEPTHS = (2, 4, 8)
@@ -46,7 +47,7 @@ AGGREGATION = {"I": 0, "II": -1, "III": -1}
 @pytest.fixture
 def _rules_can_change() -> Iterator[None]:
     yield
-    rules.rule.cache_clear()
+    Setting.rule.cache_clear()
 
 
 def planned(shape: Shape, regime: str | None, **options: Any) -> Plan:
@@ -159,7 +160,7 @@ def test_a_rule_that_changes_changes_what_is_implied(monkeypatch: pytest.MonkeyP
         eps=rules.same(1 / rules.M),
     )
     monkeypatch.setitem(rules.TABLE_1, "expert_out", changed)
-    rules.rule.cache_clear()
+    Setting.rule.cache_clear()
     implied = over_widths("II", optimizer="adam")
     assert powers(implied, "weights", 0) == ("0", "-1/2", "-1/2", "-2", ZERO)
     assert powers(implied, "rate", 2) == ("0", "-1", "-1", "1/2", "-")
@@ -184,7 +185,5 @@ def test_what_the_rules_do_not_determine() -> None:
 
 def test_a_case_is_read_off_a_plan() -> None:
     plan = planned(family("III", 64, 48), "III", scheme="mup", optimizer="sgd", readout="mup")
-    assert case_of(plan) == Case("mup", "III", "sgd", "mup")
-    assert case_of(planned(family("III", 64, 48), None, scheme="sp", optimizer="adam")) == Case(
-        "sp", "", "adam", "zero"
-    )
+    assert plan.setting == Setting.of("mup", "III", "sgd", "mup")
+    assert planned(family("III", 64, 48), None, scheme="sp", optimizer="adam").setting == Setting.of("sp", None, "adam")

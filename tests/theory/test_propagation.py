@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from mssp.theory.propagation import Case, Exponent, _mssp, _mup, slack, stable_exponent, tabulated
+from mssp.planning.setting import II, I, Setting, regime_named
+from mssp.theory.propagation import Exponent, _mssp, _mup, slack, stable_exponent, tabulated
 
 # Every row of the summary tables, by the paper's symbols: exponents of N after 0, 1 and 2 updates, M counted as N;
 # "zero" where the paper prints 0 or a dash. A piece of two weights names first the part of W3, then that of W4; a piece
@@ -338,7 +339,8 @@ BEYOND_TABLES: dict[tuple[str, str], dict[str, str | None]] = {
 
 TABLES = {("mup", "II"): MUP_II, ("mssp", "II"): MSSP_II, ("mup", "III"): MUP_III, ("mssp", "III"): MSSP_III}
 CASES = {
-    (scheme, regime): Case(scheme, regime, "sgd", "zero" if scheme == "mssp" else "mup") for scheme, regime in TABLES
+    (scheme, regime): Setting.of(scheme, regime, "sgd", "zero" if scheme == "mssp" else "mup")
+    for scheme, regime in TABLES
 }
 Powers = list[Fraction | None]
 
@@ -371,7 +373,7 @@ def printed(scheme: str, regime: str, means: dict[str, list[list[str]]]) -> dict
     return found
 
 
-def powers(name: str, case: Case) -> list[Fraction | str | None]:
+def powers(name: str, case: Setting) -> list[Fraction | str | None]:
     found = [tabulated(name, step, case) for step in (0, 1, 2)]
     return ["open" if each is None else each.power for each in found]
 
@@ -390,7 +392,9 @@ def test_every_row_of_a_summary_table_is_as_printed(scheme: str, regime: str) ->
 @pytest.mark.parametrize(("scheme", "regime"), TABLES)
 def test_what_is_in_no_summary_table_is_stated_here(scheme: str, regime: str) -> None:
     case = CASES[scheme, regime]
-    ours = set(_mssp()) if scheme == "mssp" else {name for of_regime, name in _mup() if of_regime == regime}
+    ours = (
+        set(_mssp()) if scheme == "mssp" else {name for of_regime, name in _mup() if of_regime is regime_named(regime)}
+    )
     predicted = {name for name in ours if powers(name, case) != ["open"] * 3}
     beyond = BEYOND_TABLES[scheme, regime]
     assert predicted - set(printed(scheme, regime, MEANS | GRADIENTS)) == set(beyond)
@@ -403,7 +407,7 @@ def test_what_is_in_no_summary_table_is_stated_here(scheme: str, regime: str) ->
 @pytest.mark.parametrize("regime", ["I", "II", "III"])
 @pytest.mark.parametrize("name", ["backward/A4", "backward/A5", "backward/A6", "backward/E"])
 def test_from_a_zero_readout_all_of_a_term_is_what_its_update_sends(name: str, regime: str) -> None:
-    case = Case("mssp", regime, "sgd", "zero")
+    case = Setting.of("mssp", regime, "sgd", "zero")
     assert [tabulated(f"{name}.2", step, case) for step in (0, 1, 2)] == [
         tabulated(name, step, case) for step in (0, 1, 2)
     ]
@@ -456,7 +460,7 @@ def test_the_erratum_is_where_the_tables_were_corrected() -> None:
 @pytest.mark.parametrize("readout", ["zero", "mup"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_beyond_the_analysis_mup_has_its_initial_aggregate_alone(regime: str, readout: str, optimizer: str) -> None:
-    case = Case("mup", regime, optimizer, readout)
+    case = Setting.of("mup", regime, optimizer, readout)
     analysed = (optimizer, readout) == ("sgd", "mup")
     names = [*MEANS, *GRADIENTS, "propagating/embedding", "features/delta", "router/delta"]
     for step in (0, 1, 2, 3, 4, 20):
@@ -470,14 +474,14 @@ def test_beyond_the_analysis_mup_has_its_initial_aggregate_alone(regime: str, re
 
 def test_of_other_schemes_the_paper_says_nothing() -> None:
     for scheme in ("sp", "ntp", "jiang", "mup-heuristic"):
-        assert tabulated("aggregate/init", 2, Case(scheme, "III", "adam", "zero")) is None
-    assert tabulated("effective/expert_in", 2, Case("mssp", "II", "sgd", "mup")) is None
+        assert tabulated("aggregate/init", 2, Setting.of(scheme, "III", "adam", "zero")) is None
+    assert tabulated("effective/expert_in", 2, Setting.of("mssp", "II", "sgd", "mup")) is None
     assert tabulated("effective/nothing", 2, CASES["mssp", "II"]) is None
 
 
 def test_mssp_keeps_its_exponents_once_a_term_is_there() -> None:
     for regime in ("I", "II", "III"):
-        case = Case("mssp", regime, "adamw", "zero")
+        case = Setting.of("mssp", regime, "adamw", "zero")
         for name in MEANS:
             assert tabulated(name, 2, case) == tabulated(name, 7, case) == tabulated(name, 500, case)
 
@@ -508,24 +512,24 @@ def test_regime_i_row_by_row() -> None:
     }  # fmt: skip
     for name, cells in expected.items():
         wanted = [cell if cell == "open" else None if cell == "zero" else Fraction(cell) for cell in cells.split()]
-        assert powers(name, Case("mssp", "I", "adam", "zero")) == wanted, name
+        assert powers(name, Setting.of("mssp", "I", "adam", "zero")) == wanted, name
 
 
 def test_mup_in_regime_i_is_mssp_but_for_what_passes_its_initial_router() -> None:
-    mssp, mup = Case("mssp", "I", "sgd", "zero"), Case("mup", "I", "sgd", "zero")
+    mssp, mup = Setting.of("mssp", "I", "sgd", "zero"), Setting.of("mup", "I", "sgd", "zero")
     through = {"propagating/router", "backward/propagating/router", "backward/router-init-init",
                "backward/router-init-update"}  # fmt: skip
     for name in MEANS:
         for step in (0, 1, 2, 9):
             assert tabulated(name, step, mup) == (None if name in through else tabulated(name, step, mssp)), name
-    started = Case("mup", "I", "sgd", "mup")
+    started = Setting.of("mup", "I", "sgd", "mup")
     assert tabulated("aggregate/init", 9, started) == Exponent(Fraction(0))
     assert tabulated("effective/expert_in", 1, started) is None
 
 
 @pytest.mark.parametrize("regime", ["I", "II", "III"])
 def test_over_depth_gradients_fall_in_blocks_and_nothing_else_moves(regime: str) -> None:
-    case = Case("mssp", regime, "adam", "zero")
+    case = Setting.of("mssp", regime, "adam", "zero")
     falls = {
         "backward/A4", "backward/A6", "backward/E", "backward/A4.2", "backward/h2-init-update",
         "backward/phi-update-update", "backward/effective/expert_out", "backward/propagating/expert_in",
@@ -542,7 +546,7 @@ def test_over_depth_gradients_fall_in_blocks_and_nothing_else_moves(regime: str)
     # What is not there yet, or never, is so over depth too.
     assert tabulated("backward/A5", 1, case, depth=True) == Exponent(None)
     assert tabulated("propagating/readout", 5, case, depth=True) == Exponent(None)
-    assert tabulated("aggregate/init", 5, Case("mup", regime, "adam", "zero"), depth=True) is None
+    assert tabulated("aggregate/init", 5, Setting.of("mup", regime, "adam", "zero"), depth=True) is None
 
 
 def test_inner_products_over_the_width_may_be_on_their_way() -> None:
@@ -599,7 +603,7 @@ def test_what_stability_asks_is_what_mssp_has() -> None:
         ("effective/readout", "III"): "0", ("features/delta", "II"): "0",
     }  # fmt: skip
     for (name, regime), power in expected.items():
-        assert stable_exponent(name, regime) == Fraction(power), (name, regime)
+        assert stable_exponent(name, regime_named(regime)) == Fraction(power), (name, regime)
     for name in ("propagating/readout", "gradient/router", "weights/expert_in", "backward/A6.1", "nothing"):
-        assert stable_exponent(name, "II") is None
-    assert stable_exponent("activation/router", "I") is None
+        assert stable_exponent(name, II) is None
+    assert stable_exponent("activation/router", I) is None

@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 
     from mssp.planning.plans import Plan, Values
 
-OPTIMIZER_CLASSES: dict[str, type[Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
-
-
 # Learning rates may be float32 tensors, and schedules round; wrong values are off by far more.
 _RATIO_TOLERANCE = 1e-6
 
@@ -52,12 +45,18 @@ def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> 
 
 def optimizer_for(model: nn.Module, plan: Plan, claims: Claims | None = None) -> Optimizer:
     """The plan's optimizer with its groups, and with scaled gradients where the plan asks for them."""
-    make: Callable[..., Optimizer] = OPTIMIZER_CLASSES[plan.optimizer]
+    make: Callable[..., Optimizer] = optimizer_class(plan)
     # The default is what schedules with a rate of their own (a floor) are relative to: the rate that was tuned.
     optimizer = make(param_groups(model, plan, claims), lr=plan.lr)
     if plan.grad_scale:
         scale_gradients(optimizer)
     return optimizer
+
+
+def optimizer_class(plan: Plan) -> type[Optimizer]:
+    """The class in ``torch.optim`` that a plan is for."""
+    found: type[Optimizer] = getattr(torch.optim, plan.setting.optimizer.title)
+    return found
 
 
 def inner_optimizer(optimizer: Any) -> Optimizer:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from mssp.apply.description import Claims, planned_multipliers, planned_parameters
-from mssp.apply.groups import OPTIMIZER_CLASSES, check_schedule, group_settings, same_values, scales_gradients
+from mssp.apply.groups import check_schedule, group_settings, optimizer_class, same_values, scales_gradients
 from mssp.apply.protocols import Draws, Multiplies, Routes
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.recipe import PlanWarning
+from mssp.planning.setting import II
 from mssp.planning.validation import ALL
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
 
     Call it after building or reloading. Learning rates may be anywhere on a schedule (see :func:`check_schedule`).
     """
-    expected_class = OPTIMIZER_CLASSES[plan.optimizer]
+    expected_class = optimizer_class(plan)
     # The nearest class of torch's own is compared (AdamW derives from Adam); others pass by their values.
     nearest = next((kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.optim")), None)
     if nearest not in (expected_class, torch.optim.Optimizer, None):
@@ -93,7 +94,7 @@ def check_routing(
             f"router '{routers[0].name}' would start at zero and route to {target.active} of {target.experts}, which "
             f"ties every expert: {how}; or plan with scheme 'mup'"
         )
-    for summing in sorted(gates & set(_SUMMING_GATES)) if routers and plan.roles["expert_in"].tied else ():
+    for summing in sorted(gates & set(_SUMMING_GATES)) if routers and plan.roles["expert_in"].shared == 1 else ():
         _warn(
             f"experts start equal, and a {summing} gate gives the router no gradient until they differ: "
             "use a sigmoid gate"
@@ -124,7 +125,7 @@ def check_precision(plan: Plan, described: list[tuple[ParamInfo, Tensor, Values]
     N^-1/2, below what half precision can hold."""
     half = [info.name for info, parameter, _ in described if info.role == "expert_out" and parameter.dtype in _HALF]
     init = plan.rule("expert_out").init_std
-    if half and plan.regime == "II" and init is not None and init.get("M", 0) > 0:
+    if half and plan.setting.regime is II and init is not None and init.grows_with("M"):
         _warn(
             f"{half[0]} is in half precision: in Regime II its relative updates fall as N^-1/2 and are rounded away; "
             "keep float32 parameters (and use autocast), or an optimizer with float32 master weights"

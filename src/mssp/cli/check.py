@@ -12,8 +12,7 @@ from mssp._numbers import positive, positive_int
 from mssp.cli import flags, progress
 from mssp.cli.flags import multipliers
 from mssp.ladders.mlp import TUNED_WIDTH, family
-from mssp.planning.rules import REGIMES, check_cell, check_names
-from mssp.planning.validation import READOUTS
+from mssp.planning.setting import SGD, Setting
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from mssp.coordcheck.ladder_runs import Sizes
     from mssp.coordcheck.result import Check
     from mssp.ladders.tuned import Tuned
-    from mssp.sweep.transfer import Setting
 
 _DEPTH_WIDTH = 64
 _NARROWEST, *_WIDER = 64, 128, 256, 512
@@ -86,26 +84,24 @@ class CheckCommand:
     def run(self) -> int:
         from mssp._environment import pick_device
 
-        self._check_names()
+        setting = self._setting()
         sizes = self._sizes()
         for figure in (self.plot, self.plot_sizes, self.plot_evaluation):
             if figure is not None:
                 from mssp.report import saving
 
                 saving.check_target(figure)
-        found, tuned = self._checked(sizes, pick_device(self.device or "auto"))
+        found, tuned = self._checked(setting, sizes, pick_device(self.device or "auto"))
         self._show(found, tuned)
         return 0 if found.passed and (found.stable or not self.require_stable) else 1
 
-    def _check_names(self) -> None:
-        if self.regime not in REGIMES:
-            raise ValueError(f"unknown --regime {self.regime!r}: use one of {', '.join(REGIMES)}")
-        check_names(self.scheme or "", self.optimizer or "", self.regime)
-        if self.readout not in READOUTS:
-            raise ValueError(f"unknown --readout {self.readout!r}: use one of {', '.join(READOUTS)}")
+    def _setting(self) -> Setting:
+        regime = flags.regime_of(self.regime)
+        asked = Setting.of(self.scheme or "", regime, self.optimizer or "", as_printed=self.as_printed)
+        asked = replace(asked, readout=flags.readout_of(self.readout))
         if self.active is not None:
-            family(self.regime, TUNED_WIDTH, active=self.active)  # which refuses a share that is none
-        check_cell(self.scheme or "", self.regime, self.optimizer or "")
+            family(regime, TUNED_WIDTH, active=self.active)  # which refuses a share that is none
+        return asked.checked()
 
     def _sizes(self) -> Sizes:
         from mssp.coordcheck.ladder_runs import Sizes
@@ -116,22 +112,19 @@ class CheckCommand:
                 positive_int(flag, size)
         return Sizes(tuple(self.widths) or default, tuple(self.depths))
 
-    def _checked(self, sizes: Sizes, device: torch.device) -> tuple[Check, Tuned]:
+    def _checked(self, setting: Setting, sizes: Sizes, device: torch.device) -> tuple[Check, Tuned]:
         from mssp.coordcheck.ladder_runs import check_mlps
         from mssp.data import load
         from mssp.replicas import Feed
-        from mssp.sweep.transfer import Setting
 
         steps, batch = positive_int("--steps", self.steps or 0), positive_int("--batch", self.batch or 0)
         seeds = positive_int("--seeds", self.seeds or 0)
-        setting = Setting(
-            self.optimizer or "", self.regime or "", self.scheme or "", self.active, self.readout or "zero"
-        )
         data = load(self.data or "clusters")
         data.batches(0, batch, steps)  # which refuses more than there is
-        tuned = self._tuned(data.name, setting)
-        runs = sizes.runs(setting, tuned, data, as_printed=self.as_printed)
-        rules = {size: run.plan for size, run in sizes.runs(setting, tuned, data).items()}
+        corrected = replace(setting, as_printed=False)
+        tuned = self._tuned(data.name, corrected)
+        runs = sizes.runs(setting, tuned, data, self.active)
+        rules = {size: run.plan for size, run in sizes.runs(corrected, tuned, data, self.active).items()}
         with progress.counting(len(runs) * steps, "updates") as one_more:
             found = check_mlps(
                 runs, Feed(data, device), steps=steps, batch=batch, seeds=range(seeds), rules=rules, on_step=one_more
@@ -140,18 +133,19 @@ class CheckCommand:
 
     def _tuned(self, data: str, setting: Setting) -> Tuned:
         from mssp.coordcheck.ladder_runs import calm
+        from mssp.sweep.transfer import Contender
 
         # What was tuned, was for one block without a residual stream.
         asked = self.multipliers or (("ones",) if self.depths else ("tuned",))
         try:
             narrowest = None if self.depths else min(self.widths or (_NARROWEST,))
-            found = multipliers(asked, data, setting, narrowest=narrowest)
+            found = multipliers(asked, data, Contender(setting, self.active), narrowest=narrowest)
         except ValueError as error:
             if self.multipliers:
                 raise
             raise ValueError(f"{error}; or use --multipliers ones") from None
         default = calm(found, setting.optimizer).lr
-        if asked == ("ones",) and setting.optimizer == "sgd":
+        if asked == ("ones",) and setting.optimizer is SGD:
             default = _LR_OF_ONES  # large enough for its updates not to be rounded away
         return replace(found, lr=default if self.lr is None else positive("--lr", self.lr))
 

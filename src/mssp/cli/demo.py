@@ -21,15 +21,15 @@ from mssp.ladders.tuned import Tuned, multipliers_for
 from mssp.planning import table
 from mssp.planning.plans import plan
 from mssp.planning.recipe import PlanWarning
+from mssp.planning.setting import II, MSSP, MUP, SGD, Scheme, Setting
 from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
     from mssp.report.contents import Contents, Sweep
     from mssp.report.findings import Finding
-    from mssp.sweep.transfer import Setting
 
 _LEAST_WIDTHS = 2  # to see anything grow
-_DATA, _REGIME, _OPTIMIZER, _SCHEMES = "spectra", "II", "sgd", ("mup", "mssp")
+_DATA, _REGIME, _OPTIMIZER, _SCHEMES = "spectra", II, SGD, (MUP, MSSP)
 _CHECK_STEPS, _CHECK_SEEDS, _CHECK_BATCH = 20, 6, 100
 _RATES, _BATCH, _HELD_OUT = (6, 2**0.5), 50, 1000  # rates: how many, and the factor between them
 _SAMPLES, _SOLVES, _NETWORKS, _SEEDS = 10_000, 4, (16, 32, 64, 128), 60  # of the limit, and beside it
@@ -106,7 +106,7 @@ class DemoCommand:
             contents = read([folder / name for name in (*files, *(["hugging-face.json"] if with_model else []))])
             contents.sweeps.append(sweep)  # of this run alone: the store may hold those of others
             recorded = tinyimagenet()
-            chosen = {key: each for key, each in recorded.outcomes.items() if key.regime == _REGIME}
+            chosen = {key: each for key, each in recorded.outcomes.items() if key.setting.regime is _REGIME}
             contents.recorded.append(replace(recorded, outcomes=chosen))
             title = "mssp demo: one small MoE, grown by μP and by MSSP"
             write_whole(folder / "report.html", report(contents, title))
@@ -117,15 +117,15 @@ class DemoCommand:
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
-    def _check(self, path: Path, scheme: str, stages: Stages) -> None:
-        settings = {"scheme": scheme, "widths": list(self.widths), "steps": _CHECK_STEPS, "seeds": _CHECK_SEEDS}
+    def _check(self, path: Path, scheme: Scheme, stages: Stages) -> None:
+        settings = {"scheme": scheme.name, "widths": list(self.widths), "steps": _CHECK_STEPS, "seeds": _CHECK_SEEDS}
 
         def make(advance: Advance) -> dict[str, Any]:
             from mssp.coordcheck.ladder_runs import Sizes, calm, check_mlps
             from mssp.data import load
             from mssp.replicas import Feed
 
-            setting, known = _settings()[scheme]
+            setting, known = _setting(scheme), _tuned(scheme)
             data = load(_DATA)
             runs = Sizes(tuple(self.widths)).runs(setting, calm(known, _OPTIMIZER), data)
             found = check_mlps(
@@ -138,7 +138,7 @@ class DemoCommand:
             )
             return found.json() | {"data": _DATA, "active": None, "base_width": known.base_width}
 
-        title = f"check of {table.SCHEME_NAMES[scheme]}: does every term scale as the theory says?"
+        title = f"check of {scheme.title}: does every term scale as the theory says?"
         _kept(path, settings, stages, title, len(self.widths) * _CHECK_STEPS, make)
 
     def _sweep(self, path: Path, stages: Stages) -> Sweep:
@@ -148,11 +148,11 @@ class DemoCommand:
         from mssp.report.contents import sweep_of
         from mssp.store.runs import Store
         from mssp.sweep.execution import Job, Local, carry_out
-        from mssp.sweep.transfer import LearningRates, trials
+        from mssp.sweep.transfer import Contender, LearningRates, trials
 
         job = Job(load(_DATA), Schedule(self.steps or 0, _BATCH, validation=_HELD_OUT))
-        settings = dict(_settings().values())
-        asked = trials(settings, {_REGIME: list(self.widths)}, self.seeds or 0, LearningRates(*_RATES))
+        contenders = {Contender(_setting(scheme)): _tuned(scheme) for scheme in _SCHEMES}
+        asked = trials(contenders, {_REGIME: list(self.widths)}, self.seeds or 0, LearningRates(*_RATES))
         title = f"sweep: {len(asked)} models over learning rates and widths"
         backend = Local(pick_device("cpu"))
         device = device_text("cpu")
@@ -162,14 +162,14 @@ class DemoCommand:
             return sweep_of(job.text, _DATA, [run for run in study.runs() if run.key in keys])
 
 
-def _settings() -> dict[str, tuple[Setting, Tuned]]:
-    """By scheme: what is swept and checked, and the plain model that it grows from."""
-    from mssp.sweep.transfer import Setting
+def _setting(scheme: Scheme) -> Setting:
+    """What is swept and checked."""
+    return Setting(scheme=scheme, regime=_REGIME, optimizer=_OPTIMIZER)
 
-    return {
-        scheme: (Setting(_OPTIMIZER, _REGIME, scheme), multipliers_for(_DATA, _OPTIMIZER, _REGIME, scheme))
-        for scheme in _SCHEMES
-    }
+
+def _tuned(scheme: Scheme) -> Tuned:
+    """The plain model that it grows from."""
+    return multipliers_for(_DATA, _setting(scheme))
 
 
 def _plan(path: Path) -> None:
@@ -186,7 +186,7 @@ def _limit(path: Path, stages: Stages) -> None:
         from mssp.dmft import compare, document, example, solve
         from mssp.dmft.document import Overlay
 
-        solution = solve(example(_REGIME, "mssp"), samples=_SAMPLES, solves=_SOLVES, on_solved=advance)
+        solution = solve(example(_REGIME, MSSP), samples=_SAMPLES, solves=_SOLVES, on_solved=advance)
         found = compare(solution, _NETWORKS, seeds=_SEEDS, on_width=advance)
         return document.as_json(solution, found) | {"overlay": Overlay.of(solution, found).json()}
 
@@ -275,7 +275,7 @@ def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator
         assert outcome is not None
         assert check is not None
         first, last = outcome.summaries[0], outcome.summaries[-1]
-        name = table.SCHEME_NAMES[each.scheme]
+        name = each.setting.scheme.title
         right, steady = implemented(check).text, stable(check).text
         words = {"yes": "implemented right", "no": "NOT as the theory says"}.get(right, f"exponents: {right}")
         steadily = {"yes": "stable", "no": "not stable"}.get(steady, "stable or not is unclear")
@@ -297,10 +297,10 @@ def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator
             trained = f"loss {start:.2f} to {end:.2f} in {_UPDATES} steps"
             yield f"  model Hugging Face's {_FAMILY} by a plan: {document['verified']} parameters verified, {trained}"
     recorded = [
-        f"{table.SCHEME_NAMES[key.scheme]} {each.summaries[0].best.text(3)} to {each.summaries[-1].best.text(3)}"
+        f"{key.setting.scheme.title} {each.summaries[0].best.text(3)} to {each.summaries[-1].best.text(3)}"
         for sweep in contents.recorded
         for key, each in sweep.outcomes.items()
-        if key.optimizer == _OPTIMIZER
+        if key.setting.optimizer is _OPTIMIZER
     ]
     yield f"  recorded on TinyImageNet (H200, N = 128 to 2048): {', '.join(recorded)}"
     yield f"Open {folder / 'report.html'}"

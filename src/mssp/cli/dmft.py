@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from mssp._environment import device_text
 from mssp._numbers import positive, positive_int
 from mssp.cli import flags, progress
-from mssp.planning.rules import REGIMES, check_cell, check_names
+from mssp.planning.setting import II, MSSP, SGD, Regime, Setting
 from mssp.planning.shape import Shape
-from mssp.planning.validation import READOUTS
 
 if TYPE_CHECKING:
     from mssp.dmft import Comparison, Experiment, Solution
@@ -122,16 +121,13 @@ class DmftCommand:
             return on_random_inputs(
                 plan, inputs, steps, test_inputs=unseen, activation=activation, gate=gate, seed=self.seed
             )
-        regime, scheme = self.regime or "II", self.scheme or "mssp"
-        if regime not in REGIMES:
-            raise ValueError(f"unknown --regime {regime!r}: use one of {', '.join(REGIMES)}")
-        check_names(scheme, "sgd", regime)
-        check_cell(scheme, regime, "sgd")
-        if self.readout not in (None, *READOUTS):
-            raise ValueError(f"unknown --readout {self.readout!r}: use one of {', '.join(READOUTS)}")
+        regime = flags.regime_of(self.regime or II.name)
+        setting = Setting.of(self.scheme or MSSP, regime, SGD).checked()
+        if self.readout is not None:
+            flags.readout_of(self.readout)
         return example(
             regime,
-            scheme,
+            setting.scheme,
             inputs=inputs,
             steps=steps,
             test_inputs=unseen,
@@ -145,7 +141,7 @@ class DmftCommand:
             data_seed=self.seed,
         )
 
-    def _member(self, regime: str) -> Shape:
+    def _member(self, regime: Regime) -> Shape:
         """The sizes that were said, and the example's for the others."""
         from mssp.dmft.examples import SMALLEST
 

@@ -9,6 +9,7 @@ import tyro
 
 from mssp.cli import flags
 from mssp.planning.explanation import explain
+from mssp.planning.setting import MSSP
 
 
 @dataclass
@@ -19,7 +20,7 @@ class ExplainCommand:
     """such as router, expert_in, expert_out, hidden, readout"""
     regime: flags.Regime = None
     """one regime only"""
-    scheme: str = "mssp"
+    scheme: str = MSSP.name
     """mssp, mup, mup-heuristic, sp, ntp or jiang"""
     json: bool = False
     """print JSON"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +15,15 @@ from tyro.constructors import PrimitiveConstructorSpec
 from mssp._environment import device_text
 from mssp._numbers import positive_int
 from mssp.ladders.tuned import Tuned, data_with_tuned_multipliers, multipliers_for
+from mssp.planning import setting
 from mssp.planning.plans import Plan
-from mssp.planning.rules import REGIMES
+from mssp.planning.setting import ADAM, ADAMW, READOUTS, REGIMES, SGD
 
 if TYPE_CHECKING:
     from mssp.data.dataset import Dataset
     from mssp.store.runs import Store
     from mssp.sweep.execution import Backend, Job
-    from mssp.sweep.transfer import Metric, Setting
+    from mssp.sweep.transfer import Contender, Metric
 
 
 def _optional(metavar: str, read: Callable[[str], Any], what: str) -> PrimitiveConstructorSpec[Any]:
@@ -128,22 +129,36 @@ def plan_in(file: str) -> Plan:
         raise ValueError(f"{file}: {error}") from None
 
 
-def by_regime(flag: str, given: Sequence[Sequence[str]]) -> dict[str, float]:
+def by_regime(flag: str, given: Sequence[Sequence[str]]) -> dict[setting.Regime, float]:
     """``III=1024`` as a mapping."""
     words = [word for several in given for word in several]
     try:
         found = by_role(flag, given, everywhere="")
     except ValueError:
         found = {"": 0.0}
-    if not set(found) <= set(REGIMES):
-        raise ValueError(f"{flag} takes REGIME=NUMBER with one of {', '.join(REGIMES)}, got {' '.join(words)!r}")
-    return found
+    known = {regime.name: regime for regime in REGIMES}
+    if not set(found) <= set(known):
+        raise ValueError(f"{flag} takes REGIME=NUMBER with one of {', '.join(known)}, got {' '.join(words)!r}")
+    return {known[word]: number for word, number in found.items()}
+
+
+def regime_of(word: str | None) -> setting.Regime:
+    """The regime of a command that needs one."""
+    if word is None or word not in map(str, REGIMES):
+        raise ValueError(f"unknown --regime {word!r}: use one of {', '.join(map(str, REGIMES))}")
+    return setting.regime_named(word)
+
+
+def readout_of(word: str | None) -> str:
+    if word not in READOUTS:
+        raise ValueError(f"unknown --readout {word!r}: use one of {', '.join(READOUTS)}")
+    return word
 
 
 _TOP = 5
 # Learning rates to look around where none was tuned: of all ones, and of a plain model.
 _ONES = 0.01
-_PLAIN = {"sgd": 1.0, "adam": 0.005, "adamw": 0.005}
+_PLAIN = {SGD: 1.0, ADAM: 0.005, ADAMW: 0.005}
 
 
 @dataclass
@@ -241,7 +256,7 @@ class RunFlags:
 
 
 def multipliers(
-    asked: Sequence[str], data: str, setting: Setting, *, narrowest: int | None = None, for_any: bool = False
+    asked: Sequence[str], data: str, contender: Contender, *, narrowest: int | None = None, for_any: bool = False
 ) -> Tuned:
     """``tuned`` for this data, ``ones``, ``plain``, another data set's, or those in a plan file for this setting.
 
@@ -249,25 +264,25 @@ def multipliers(
         narrowest: the width at which a plain model is the same for all schemes; None where there is no such thing.
         for_any: take a plan file of another setting too, as a place to start from.
     """
+    wanted = contender.setting
     if list(asked) == ["ones"]:
         return Tuned(_ONES)
     if list(asked) == ["plain"]:
         if narrowest is None:
             raise ValueError("--multipliers plain is one model of the smallest of several widths: here there is none")
-        return Tuned(_PLAIN[setting.optimizer], base_width=narrowest)
+        return Tuned(_PLAIN[wanted.optimizer], base_width=narrowest)
     if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
-        return multipliers_for(data if asked[0] == "tuned" else asked[0], **asdict(setting))
-    wanted = (setting.optimizer, setting.regime, setting.scheme, setting.readout, (setting.active or 8) / 8)
+        return multipliers_for(data if asked[0] == "tuned" else asked[0], wanted, contender.active)
     plans = {file: _plan_in(file) for file in asked}
     for file, plan in plans.items():
-        active = plan.target.active / plan.target.experts
-        if for_any or (plan.optimizer, plan.regime, plan.scheme, plan.readout, active) == wanted:
+        routes_alike = plan.target.active / plan.target.experts == (contender.active or 8) / 8
+        if for_any or (replace(plan.setting, as_printed=False) == wanted and routes_alike):
             try:
                 return Tuned.of(plan)
             except ValueError as error:
                 raise ValueError(f"{file}: {error}") from None
     held = [f"{file} is for Regime {plan.regime}, {plan.scheme}, {plan.optimizer}" for file, plan in plans.items()]
-    raise ValueError(f"--multipliers has none for {setting}: {'; '.join(held)}")
+    raise ValueError(f"--multipliers has none for {contender}: {'; '.join(held)}")
 
 
 def _plan_in(file: str) -> Plan:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from mssp._numbers import positive_int
 from mssp.cli import flags, progress
 from mssp.cli.flags import RunFlags, multipliers
-from mssp.planning.rules import REGIMES, check_cell, check_names
+from mssp.planning.setting import ZERO, Regime, Setting
 
 if TYPE_CHECKING:
     from mssp.ladders.tuned import Tuned
-    from mssp.sweep.transfer import Setting, Transfer
+    from mssp.sweep.transfer import Contender, Transfer
 
 
 @dataclass
@@ -67,8 +67,8 @@ class SweepCommand(RunFlags):
         backend = self.runner()
         job = self.job(keep_curves=True)
         metric = self.check_metric(self.metric or "", job.data)
-        settings = self._settings(job.data.name)
-        asked = trials(settings, widths, self.seeds or 0, rates)
+        contenders = self._contenders(job.data.name)
+        asked = trials(contenders, widths, self.seeds or 0, rates)
         backend.chunks(asked, job)  # which refuses what cannot be run, before there is a store
         with self.opened() as store:
             watching = watcher(metric.name, metric.higher_is_better)
@@ -85,7 +85,7 @@ class SweepCommand(RunFlags):
         self._show(job.text, found)
         return 0
 
-    def _show(self, what: str, found: dict[Setting, Transfer]) -> None:
+    def _show(self, what: str, found: dict[Contender, Transfer]) -> None:
         from mssp.sweep import transfer_text
 
         if self.json:
@@ -93,14 +93,14 @@ class SweepCommand(RunFlags):
         elif self.markdown:
             print("\n".join(transfer_text.markdown(found)))
         else:
-            headings = [transfer_text.heading(setting, transfer) for setting, transfer in found.items()]
+            headings = [transfer_text.heading(contender, transfer) for contender, transfer in found.items()]
             progress.show_lines(transfer_text.lines(found), emphasised=headings)
         if self.plot is None and self.plot_scaling is None:
             return
         from mssp.report.figures.sweeps import scaling_figure, transfer_figure
         from mssp.report.saving import save
 
-        panels = {str(setting): transfer for setting, transfer in found.items()}
+        panels = {str(contender): transfer for contender, transfer in found.items()}
         for path, draw, title in (
             (self.plot, transfer_figure, "Learning-rate transfer on"),
             (self.plot_scaling, scaling_figure, "Scores over width on"),
@@ -109,18 +109,17 @@ class SweepCommand(RunFlags):
                 save(draw(panels, f"{title} {what}"), path)
                 print(f"figure in {path}", file=sys.stderr)
 
-    def _settings(self, data: str) -> dict[Setting, Tuned]:
-        from mssp.sweep.transfer import Setting
+    def _contenders(self, data: str) -> dict[Contender, Tuned]:
+        from mssp.sweep.transfer import Contender
 
         found = {}
         for regime, optimizer, scheme in product(self.regime, self.optimizer, self.scheme):
-            check_names(scheme, optimizer, regime)
-            check_cell(scheme, regime, optimizer)
-            setting = Setting(optimizer, regime, scheme, self.active, self.readout or "zero")
-            found[setting] = multipliers(self.multipliers, data, setting, narrowest=min(self.widths))
+            setting = Setting.of(scheme, regime, optimizer, self.readout or ZERO).checked()
+            contender = Contender(setting, self.active)
+            found[contender] = multipliers(self.multipliers, data, contender, narrowest=min(self.widths))
         return found
 
-    def _widths(self) -> dict[str, list[int]]:
+    def _widths(self) -> dict[Regime, list[int]]:
         """The widths of each regime; a shape that none of its family has is refused before anything is loaded."""
         from mssp.ladders.mlp import family
 
@@ -129,9 +128,8 @@ class SweepCommand(RunFlags):
                 raise ValueError(f"--{name} is empty: say at least one")
         ends = flags.by_regime("--largest", self.largest)
         found = {}
-        for regime in self.regime:
-            if regime not in REGIMES:
-                raise ValueError(f"unknown --regime {regime!r}: use one of {', '.join(REGIMES)}")
+        for word in self.regime:
+            regime = flags.regime_of(word)
             found[regime] = [width for width in sorted(set(self.widths)) if width <= ends.get(regime, width)]
             if not found[regime]:
                 raise ValueError(

@@ -16,12 +16,12 @@ from mssp.cli.flags import RunFlags, multipliers
 from mssp.ladders.mlp import family
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import Recipe
-from mssp.planning.rules import check_cell, check_names
+from mssp.planning.setting import ZERO, Setting
 
 if TYPE_CHECKING:
     from mssp.sweep.search import Procedure
     from mssp.sweep.search_text import Summary
-    from mssp.sweep.transfer import Setting
+    from mssp.sweep.transfer import Contender
     from mssp.sweep.trial import Trial
 
 
@@ -86,13 +86,13 @@ class TuneCommand(RunFlags):
         from mssp.sweep.search import tune
         from mssp.sweep.search_text import Summary
 
-        setting, procedure = self._setting(), self._procedure()
+        contender, procedure = self._contender(), self._procedure()
         target = self._target()
         self.check_files()
         backend = self.runner()
         job = self.job(keep_curves=False)
         metric = self.check_metric(self.metric or "", job.data)
-        start = self._start(setting, job.data.name)
+        start = self._start(contender, job.data.name)
         backend.chunks([start], job)  # refuses what cannot be run, before there is a store
         seeds = tuple(range(positive_int("--seeds", self.seeds or 0)))
         new_seeds = range(len(seeds), len(seeds) + self._whole("confirm", 0))
@@ -128,26 +128,23 @@ class TuneCommand(RunFlags):
             text = replace(plan, recipe=recipe, tuned_with=recipe).json()
             unfinished.write_text(f"{text}\n", encoding="utf-8")
 
-    def _setting(self) -> Setting:
-        from mssp.sweep.transfer import Setting
+    def _contender(self) -> Contender:
+        from mssp.sweep.transfer import Contender
 
-        setting = Setting(
-            self.optimizer or "", self.regime or "", self.scheme or "", self.active, self.readout or "zero"
-        )
-        check_names(setting.scheme, setting.optimizer, setting.regime)
-        check_cell(setting.scheme, setting.regime, setting.optimizer)
+        setting = Setting.of(self.scheme or "", self.regime or "", self.optimizer or "", self.readout or ZERO).checked()
+        assert setting.regime is not None
         family(setting.regime, positive_int("--width", self.width or 0), active=self.active)
-        return setting
+        return Contender(setting, self.active)
 
-    def _start(self, setting: Setting, data: str) -> Trial:
+    def _start(self, contender: Contender, data: str) -> Trial:
         """The centre of the search; of the aggregation, the paper's 8/M unless something else is known or asked for."""
-        known = multipliers(self.multipliers, data, setting, for_any=True)
+        known = multipliers(self.multipliers, data, contender, for_any=True)
         if known.base_width is not None:
             raise ValueError(
                 f"what is kept for {data} is a plain model, without multipliers: start from --multipliers ones"
             )
         aggregation = float(self.active or 8) if self.multipliers == ("ones",) else known.aggregation_mult
-        trial = setting.trial(self.width or 0, seed=0, lr=known.lr if self.lr is None else self.lr).with_tuned(known)
+        trial = contender.trial(self.width or 0, seed=0, lr=known.lr if self.lr is None else self.lr).with_tuned(known)
         given = self.aggregation_mult
         return replace(trial, aggregation_mult=aggregation if given is None else given)
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from mssp._estimates import Estimate
 from mssp.coordcheck.series import Numbers, Series, bent_estimate, estimate
+from mssp.planning.setting import II
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent, slack, stable_exponent
 
@@ -187,7 +188,7 @@ def _is_stable(name: str, series: Series, theory: Theory) -> bool:
 
 def _wanted(name: str, theory: Theory) -> Exponent | None:
     """What the desiderata ask of a quantity; None where they ask nothing, or for a term that vanishes."""
-    regime = theory.plan.regime
+    regime = theory.plan.setting.regime
     if regime is None:
         return None
     if name.startswith("faithfulness/"):
@@ -196,7 +197,7 @@ def _wanted(name: str, theory: Theory) -> Exponent | None:
     power = stable_exponent(name, regime, depth=theory.depth)
     if power is None:
         return None
-    free = regime == "II" and name in _FREE_IN_II and not theory.depth
+    free = regime is II and name in _FREE_IN_II and not theory.depth
     return theory.raised(name, Exponent(power, Fraction(1, 2) if free else slack(name)))
 
 

@@ -13,10 +13,10 @@ from mssp.ladders.mlp import family
 from mssp.ladders.tuned import Tuned, planned
 from mssp.nn.mlp import MLPConfig
 from mssp.planning.plans import Plan
+from mssp.planning.setting import Optimizer, Setting
 from mssp.replicas import Feed, MLPProgram, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.watching import Measured, watch
-from mssp.sweep.transfer import Setting
 from mssp.theory.expected import Theory
 
 _LEAST = 2
@@ -47,37 +47,29 @@ class Sizes:
         if self.depths and len(self.widths) != 1:
             raise ValueError(f"depths are checked at one width, got {' '.join(map(str, self.widths))}")
 
-    def runs(self, setting: Setting, tuned: Tuned, data: Dataset, *, as_printed: bool = False) -> dict[int, Run]:
+    def runs(self, setting: Setting, tuned: Tuned, data: Dataset, active: int | None = None) -> dict[int, Run]:
         """By the size that grows, with a setting's tuned multipliers."""
+        assert setting.regime is not None
         found = {}
         for size in sorted(self.depths or self.widths):
-            shape = family(setting.regime, self.widths[0] if self.depths else size, data.inputs, setting.active)
+            shape = family(setting.regime, self.widths[0] if self.depths else size, data.inputs, active)
             config = MLPConfig(
                 data.inputs,
                 data.classes,
                 shape.width,
                 shape.expert_width,
                 shape.experts,
-                None if setting.active is None else shape.active,
+                None if active is None else shape.active,
                 blocks=size if self.depths else 1,
                 residual=bool(self.depths),
             )
-            plan = planned(
-                config.shape,
-                tuned,
-                regime=setting.regime,
-                scheme=setting.scheme,
-                optimizer=setting.optimizer,
-                readout=setting.readout,
-                as_printed=as_printed,
-            )
-            found[size] = Run(config, plan)
+            found[size] = Run(config, planned(config.shape, tuned, setting))
         return found
 
 
-def calm(tuned: Tuned, optimizer: str) -> Tuned:
+def calm(tuned: Tuned, optimizer: Optimizer) -> Tuned:
     """What was tuned, at the learning rate of a check: SGD's own is at the edge, and muP's narrow models go over it."""
-    return replace(tuned, lr=tuned.lr / 2) if optimizer == "sgd" else tuned
+    return replace(tuned, lr=tuned.lr / 2) if optimizer.follows_gradients else tuned
 
 
 def check_mlps(
@@ -119,7 +111,7 @@ def measured(
 ) -> Series:
     """Every quantity of every run (see :func:`check_mlps`)."""
     by_size = {size: _measured(run, feed, schedule, seeds, prepare, on_step) for size, run in runs.items()}
-    return Series.of(by_size, next(iter(runs.values())).plan.optimizer)
+    return Series.of(by_size, next(iter(runs.values())).plan.setting.optimizer)
 
 
 def _measured(

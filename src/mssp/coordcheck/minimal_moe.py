@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,37 +20,37 @@ from mssp.ladders.mlp import family
 from mssp.nn.mlp import MLPConfig
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning
+from mssp.planning.setting import II, III, I, Setting
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.program import Replica
 from mssp.replicas.watching import watch
-from mssp.theory.implied import case_of
-from mssp.theory.propagation import Case, tabulated
+from mssp.theory.propagation import tabulated
 
 STEPS = 2
 _INPUTS = 8
 _LR = 0.1
 _SEEDS = 24
 # Cheap, and wide enough to tell half powers apart.
-_WIDTHS = {"I": (64, 128, 256), "II": (64, 128, 256, 512), "III": (64, 128, 192)}
+_WIDTHS = {I: (64, 128, 256), II: (64, 128, 256, 512), III: (64, 128, 192)}
 
 
 def for_open_questions(plan: Plan) -> dict[str, list[Estimate | None]] | None:
-    """The simulation for a plan's case, if the paper's tables leave its first steps open."""
-    case = case_of(plan)
-    if not case.regime or tabulated("effective/expert_in", STEPS, case) is not None:
+    """The simulation for a plan's setting, if the paper's tables leave its first steps open."""
+    setting = replace(plan.setting, as_printed=False)
+    if setting.regime is None or tabulated("effective/expert_in", STEPS, setting) is not None:
         return None
-    return simulated(case, _WIDTHS[case.regime])
+    return simulated(setting, _WIDTHS[setting.regime])
 
 
-def simulated(case: Case, widths: Sequence[int], *, seeds: int = _SEEDS) -> dict[str, list[Estimate | None]]:
+def simulated(setting: Setting, widths: Sequence[int], *, seeds: int = _SEEDS) -> dict[str, list[Estimate | None]]:
     """Exponents by name after 0, 1 and 2 updates; None for a term that is exactly zero.
 
-    >>> found = simulated(Case("mup", "II", "sgd", "zero"), (64, 128, 256))
+    >>> found = simulated(Setting.of("mup", "II", "sgd"), (64, 128, 256))
     >>> abs(found["aggregate/init"][0].value + 0.5) < 0.1, found["effective/router"][1]
     (True, None)
     """
-    by_width = [_measured(case, width, seeds) for width in widths]
+    by_width = [_measured(setting, width, seeds) for width in widths]
     names = set.intersection(*(set(each) for each in by_width)) - {"loss"}
     logs = [float(np.log(width)) for width in widths]
     found: dict[str, list[Estimate | None]] = {}
@@ -66,19 +67,13 @@ def _exponent(logs: Sequence[float], values: np.ndarray) -> Estimate | None:
     return mean_of([slope_of(logs, np.log(values[:, seed]).tolist()) for seed in whole])
 
 
-def _measured(case: Case, width: int, seeds: int) -> dict[str, np.ndarray]:
-    shape = family(case.regime, width, _INPUTS)
+def _measured(setting: Setting, width: int, seeds: int) -> dict[str, np.ndarray]:
+    assert setting.regime is not None
+    shape = family(setting.regime, width, _INPUTS)
     config = MLPConfig(_INPUTS, 1, shape.width, shape.expert_width, shape.experts, activation="identity", loss="mse")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanWarning)
-        planned = plan(
-            config.shape,
-            regime=case.regime,
-            scheme=case.scheme,
-            optimizer=case.optimizer,
-            readout=case.readout,
-            lr=_LR,
-        )
+        planned = plan(config.shape, **setting.words(), lr=_LR)
     replicas = [Replica(planned, seed) for seed in range(seeds)]
     lockstep = Lockstep(MLPProgram(config), replicas, measure_gradients=True)
     inputs = np.stack([normals(seed, "input", 0, _INPUTS) for seed in range(seeds)])

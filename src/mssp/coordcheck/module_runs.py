@@ -89,7 +89,7 @@ def check(
         measured[size] = {name: np.stack([run[name] for run in runs], axis=-1) for name in runs[0]}
         sides[size] = _beside_the_role(plans[size], model, claims)
     own = {role for role in sides[min(sides)] if any(each[role] != sides[min(sides)][role] for each in sides.values())}
-    series = Series.of(measured, plan.optimizer)
+    series = Series.of(measured, plan.setting.optimizer)
     at_start = series.values.get("gradient/embedding")
     bypassed = plans[min(plans)].roles["readout"].zero and at_start is not None and bool(at_start[:, 0].any())
     shares = any(layer.sums_to_one for layer in moe_layers(model))
@@ -187,8 +187,8 @@ def _sizes(shapes: Sequence[Shape], plan: Plan) -> dict[int, Shape]:
             f"exponents are over the width, or the depth: the {len(shapes)} shapes have {len(found)} of them"
         )
     smallest, largest = found[min(found)], found[max(found)]
-    if grows == "width" and plan.regime is not None:
+    if grows == "width" and plan.setting.regime is not None:
         regime = infer(smallest, largest)
-        if regime != plan.regime:
+        if regime is not plan.setting.regime:
             raise ValueError(f"the plan is for Regime {plan.regime}, and the shapes grow as Regime {regime} does")
     return found

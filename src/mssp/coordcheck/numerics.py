@@ -110,7 +110,7 @@ def _advice(check: Check, found: Sequence[Range]) -> list[str]:
         f"gradients of layers drift apart as {symbol}^{gap:.2g}: in fp16 no single loss scale keeps both ends; "
         "use bf16 or float32 gradients, or scale them layer by layer",
     ]
-    if check.optimizer != "sgd":
+    if check.setting.optimizer.eps is not None:
         advice.append(
             "for Adam: plan with grad_scale=True (mssp.scale_gradients) so that every layer's gradient is of order 1 "
             "and one eps serves all; or keep the plan's eps per layer, with moments in float32"

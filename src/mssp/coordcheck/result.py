@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +13,7 @@ from mssp.coordcheck.causes import Cause, causes, divergence, with_reasons
 from mssp.coordcheck.judgement import Judged, judged_quantities
 from mssp.coordcheck.series import Series
 from mssp.coordcheck.text import lines
-from mssp.planning.rules import OPTIMIZERS, SCHEMES
+from mssp.planning.setting import OPTIMIZERS, SCHEMES, Setting
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent
 
@@ -27,10 +27,7 @@ class Check:
         loss: by size, the mean training loss over seeds before each update.
     """
 
-    scheme: str
-    optimizer: str
-    regime: str | None
-    readout: str
+    setting: Setting
     axis: str
     sizes: tuple[int, ...]
     steps: int
@@ -49,10 +46,7 @@ class Check:
         plan = theory.plan
         losses = series.values.get("loss")
         return cls(
-            plan.scheme,
-            plan.optimizer,
-            plan.regime,
-            plan.readout,
+            replace(plan.setting, as_printed=False),
             axis,
             series.sizes,
             series.steps,
@@ -83,11 +77,9 @@ class Check:
 
     def json(self) -> dict[str, Any]:
         """As ``check.schema.json`` describes it."""
+        words = self.setting.words()
         return {
-            "scheme": self.scheme,
-            "optimizer": self.optimizer,
-            "regime": self.regime,
-            "readout": self.readout,
+            **{name: words[name] for name in ("scheme", "optimizer", "regime", "readout")},
             "axis": self.axis,
             f"{self.axis}s": list(self.sizes),
             "steps": self.steps,
@@ -104,9 +96,15 @@ class Check:
         """The check that :meth:`json` wrote, as far as tables and figures go; ValueError where it is none."""
         try:
             axis = str(found["axis"])
+            words = {name: found[name] for name in ("scheme", "optimizer", "regime", "readout")}
+            unknown = _unknown(words | {"axis": axis})
+            if unknown:
+                raise ValueError(f"it is no result of mssp check --json: {unknown}")
             read = cls(
-                **{name: found[name] for name in ("scheme", "optimizer", "regime", "readout", "steps", "seeds")},
+                setting=Setting.of(**words),
                 axis=axis,
+                steps=found["steps"],
+                seeds=found["seeds"],
                 sizes=tuple(found[f"{axis}s"]),
                 quantities={name: _quantity(name, each) for name, each in found["quantities"].items()},
                 causes=tuple(Cause(**cause) for cause in found["causes"]),
@@ -121,9 +119,6 @@ class Check:
 
     def _contradiction(self) -> str:
         """What is wrong with numbers that a file gives; empty where nothing is."""
-        for name, known in (("scheme", SCHEMES), ("optimizer", OPTIMIZERS), ("axis", ("width", "depth"))):
-            if getattr(self, name) not in known:
-                return f"{name} is {getattr(self, name)!r}, none of {', '.join(known)}"
         numbers = (*self.sizes, self.steps, self.seeds)
         if not self.sizes or not all(type(number) is int and number > 0 for number in numbers):
             return (
@@ -134,6 +129,14 @@ class Check:
             if set(each.values) != set(self.sizes) or lengths != {self.steps + 1}:
                 return f"{each.name} has not {self.steps + 1} values at each of {list(self.sizes)}"
         return ""
+
+
+def _unknown(words: Mapping[str, Any]) -> str:
+    """The first word of a file that means nothing; empty where all do."""
+    for name, known in (("scheme", SCHEMES), ("optimizer", OPTIMIZERS), ("axis", ("width", "depth"))):
+        if words[name] not in map(str, known):
+            return f"{name} is {words[name]!r}, none of {', '.join(map(str, known))}"
+    return ""
 
 
 def _quantity_json(each: Judged) -> dict[str, Any]:

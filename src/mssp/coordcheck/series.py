@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mssp._estimates import Estimate, mean_of, quantile
+from mssp.planning.setting import Optimizer
 
 Numbers = npt.NDArray[np.float64]
 
@@ -26,7 +27,7 @@ class Series:
     values: Mapping[str, Numbers]
 
     @classmethod
-    def of(cls, by_size: Mapping[int, Mapping[str, Numbers]], optimizer: str) -> Series:
+    def of(cls, by_size: Mapping[int, Mapping[str, Numbers]], optimizer: Optimizer) -> Series:
         """From what was measured at each size, [steps + 1, seeds]; a quantity that one size lacks is left out."""
         sizes = tuple(sorted(by_size))
         names = [name for name in by_size[sizes[0]] if all(name in by_size[size] for size in sizes)]
@@ -59,7 +60,7 @@ class Series:
         return int(next(iter(self.values.values())).shape[2])
 
 
-def _derived(measured: Mapping[str, Numbers], optimizer: str) -> Iterator[tuple[str, Numbers]]:
+def _derived(measured: Mapping[str, Numbers], optimizer: Optimizer) -> Iterator[tuple[str, Numbers]]:
     roles = [name.removeprefix("update/") for name in measured if name.startswith("update/")]
     for role in roles:
         get = {name.removesuffix(f"/{role}"): value for name, value in measured.items() if name.endswith(f"/{role}")}
@@ -69,7 +70,7 @@ def _derived(measured: Mapping[str, Numbers], optimizer: str) -> Iterator[tuple[
             yield f"alignment/p/{role}", _ratio(get["effective"], get["update"] * get["input"])
         if "propagating" in get and "input-change" in get:
             yield f"alignment/q/{role}", _ratio(get["propagating"], get["weights"] * get["input-change"])
-        if optimizer != "sgd":
+        if not optimizer.follows_gradients:
             yield f"rate/{role}", get["update"]  # Adam's updates are as large as its learning rate
         elif "gradient-sum" in get:
             yield f"rate/{role}", _ratio(get["update"], get["gradient-sum"])  # SGD's are learning rate times gradient

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mssp._tables import align, number
 from mssp.coordcheck.judgement import WIDEST, Judged
-from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.planning.setting import ZERO
 
 if TYPE_CHECKING:
     from mssp.coordcheck.result import Check
@@ -35,9 +35,10 @@ def headings(check: Check) -> list[str]:
 
 
 def heading(check: Check) -> str:
-    regime = f" · Regime {check.regime}" if check.regime else ""
-    readout = "" if check.readout == "zero" else f" · readout {check.readout}"
-    return f"{SCHEME_NAMES[check.scheme]}{regime} · {OPTIMIZER_NAMES[check.optimizer]}{readout}"
+    setting = check.setting
+    regime = f" · Regime {setting.regime}" if setting.regime else ""
+    readout = "" if setting.readout == ZERO else f" · readout {setting.readout}"
+    return f"{setting.scheme.title}{regime} · {setting.optimizer.title}{readout}"
 
 
 def verdict_lines(check: Check) -> list[str]:

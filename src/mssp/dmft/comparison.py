@@ -16,6 +16,7 @@ from mssp.dmft.observables import MAIN, Array, Averaged, Observables, averaged, 
 from mssp.dmft.solution import Solution
 from mssp.nn import mlp
 from mssp.nn.activations import activation
+from mssp.planning.setting import II
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.program import Replica
@@ -29,8 +30,8 @@ def trained(experiment: Experiment, width: int, seeds: Sequence[int], device: to
     """What each network of that width shows in training, one for every seed."""
     program = MLPProgram(experiment.config(width))
     plan = experiment.member(width)
-    each = bytes_per_replica(program, plan.optimizer, len(experiment.all_inputs), device)
-    fitting = replicas_that_fit(program, plan.optimizer, len(experiment.all_inputs), device)
+    each = bytes_per_replica(program, plan.setting.optimizer, len(experiment.all_inputs), device)
+    fitting = replicas_that_fit(program, plan.setting.optimizer, len(experiment.all_inputs), device)
     at_once = max(1, min(_BYTES_AT_ONCE[device.type] // each, fitting))
     found: list[Observables] = []
     for part in even_parts(len(seeds), at_once):
@@ -82,7 +83,7 @@ def _state(experiment: Experiment, lockstep: Lockstep, x: Tensor) -> dict[str, T
     acts = {name: each.detach() for name, each in acts.items()}
     psi, units = acts["blocks.0.router"], activation(config.activation)(acts["blocks.0.expert_in"])
     gate = acts["blocks.0.gates"] * (config.experts if config.gate == "softmax" else 1)
-    wide_experts = 1 if experiment.plan.regime == "II" else width
+    wide_experts = 1 if experiment.plan.setting.regime is II else width
     return {
         "f": acts["readout"][..., 0],
         "features": acts["features"],

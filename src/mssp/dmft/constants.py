@@ -79,7 +79,7 @@ def constants(experiment: Experiment) -> Constants:
     small, large = experiment.plan, experiment.member(_LARGER * shape.width)
     found = [_over_scales(plan, experiment.config(plan.target.width).gate_kind) for plan in (small, large)]
     limits = {what: _limit(what, value, found[1][what], experiment.plan) for what, value in found[0].items()}
-    tied = {small.roles[role].tied for role in ("expert_in", "expert_out")}
+    tied = {small.roles[role].shared == 1 for role in ("expert_in", "expert_out")}
     if len(tied) > 1:
         raise ValueError(f"scheme {small.scheme!r} ties one side of the experts only: that has no solver")
     return Constants(
@@ -95,7 +95,8 @@ def constants(experiment: Experiment) -> Constants:
 
 def _over_scales(plan: Plan, gate_kind: str) -> dict[tuple[str, str], float]:
     """The plan's numbers of one size, each over its scale."""
-    column = ("I", "II", "III").index(plan.regime or "")
+    assert plan.setting.regime is not None
+    column = plan.setting.regime.cell
     # The equations average over experts: what the plan does beyond that is a factor on what the experts put out.
     average = planned_aggregation(gate_kind, plan) * (plan.target.experts if gate_kind == "sigmoid" else 1)
     found = {}

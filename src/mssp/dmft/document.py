@@ -13,6 +13,7 @@ from mssp._estimates import Estimate, finite
 from mssp.dmft.comparison import AtWidth, Comparison
 from mssp.dmft.observables import MAIN, OVER_INPUTS, Array, Observables, averaged, blocks, traces
 from mssp.dmft.solution import Solution
+from mssp.planning.setting import II, III, I
 
 # Beside the main ones, in tables of deviations.
 SHOWN = (*MAIN, "g3", "phi2", "g2", "router_gradient")
@@ -27,10 +28,10 @@ def heading(solution: Solution) -> str:
     experiment, plan = solution.experiment, solution.experiment.plan
     of = solution.constants
     sizes = {
-        "I": f"M = {of.experts}, N_e/N = {of.expert_width_ratio:g}",
-        "II": f"M/N = {of.experts_per_width:g}, N_e = {of.expert_width}",
-        "III": f"M/N = {of.experts_per_width:g}, N_e/N = {of.expert_width_ratio:g}",
-    }[plan.regime or ""]
+        I: f"M = {of.experts}, N_e/N = {of.expert_width_ratio:g}",
+        II: f"M/N = {of.experts_per_width:g}, N_e = {of.expert_width}",
+        III: f"M/N = {of.experts_per_width:g}, N_e/N = {of.expert_width_ratio:g}",
+    }[plan.setting.regime or I]
     of_what = f"{experiment.activation}, {experiment.gate} gates, inputs {len(experiment.inputs)}, lr {plan.lr:g}"
     return f"the limit of {plan.scheme} in regime {plan.regime}: {sizes}, {of_what}"
 
@@ -48,7 +49,7 @@ def _over_time(solution: Solution) -> list[str]:
     inputs = len(solution.experiment.all_inputs)
     along = averaged([traces(draw, inputs) for draw in solution.draws])
     # In Regime I all experts have one ψ; elsewhere they differ, about a mean that says little.
-    router = "router_mean" if solution.experiment.plan.regime == "I" else "router_variance"
+    router = "router_mean" if solution.experiment.plan.setting.regime is I else "router_variance"
     columns = {
         "loss": (mean["loss"], error["loss"]),
         "f of the first": (mean["f"][:, 0], error["f"][:, 0]),

@@ -14,16 +14,16 @@ from mssp.dmft.constants import SCALES, constants
 from mssp.dmft.experiment import Array, Experiment
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning
-from mssp.planning.rules import REGIMES
+from mssp.planning.setting import II, III, MSSP, MUPS_OWN, SGD, ZERO, I, Regime, Scheme, regime_named, scheme_named
 from mssp.planning.shape import Shape
 
 DIMENSION = 8  # of the inputs
 LR = 0.4
 # Sizes of the smallest member: what they leave fixed is M, or N_e, or the ratios M/N and N_e/N.
 SMALLEST = {
-    "I": Shape(width=16, expert_width=8, experts=4, active=4, depth=1),
-    "II": Shape(width=16, expert_width=2, experts=8, active=8, depth=1),
-    "III": Shape(width=16, expert_width=8, experts=8, active=8, depth=1),
+    I: Shape(width=16, expert_width=8, experts=4, active=4, depth=1),
+    II: Shape(width=16, expert_width=2, experts=8, active=8, depth=1),
+    III: Shape(width=16, expert_width=8, experts=8, active=8, depth=1),
 }
 # Of order one in every layer: with smaller features, the first steps are spent on leaving a plateau.
 RATES = {"embedding": 2.0, "router": 2.0, "expert_in": 1.0, "expert_out": 1.0, "readout": 1.0}
@@ -31,8 +31,8 @@ STDS = {"embedding": 1.5, "router": 1.0, "expert_in": 1.5, "expert_out": 1.0, "r
 
 
 def example(
-    regime: str,
-    scheme: str,
+    regime: str | Regime,
+    scheme: str | Scheme,
     *,
     inputs: int = 4,
     steps: int = 20,
@@ -57,14 +57,13 @@ def example(
         readout: ``zero`` or ``mup``; by default zero for mssp, and mup for mup, which from zero has a trivial limit.
         smallest: the smallest member of the family, by default the regime's of ``SMALLEST``.
     """
-    if regime not in REGIMES:
-        raise ValueError(f"unknown regime {regime!r}: use one of {', '.join(REGIMES)}")
+    regime, scheme = regime_named(regime), scheme_named(scheme)
     shape = (smallest or SMALLEST[regime]).with_inputs(DIMENSION)
     if readout is None:
-        readout = "zero" if scheme == "mssp" else "mup"
+        readout = ZERO if scheme is MSSP else MUPS_OWN
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanWarning)  # zero routers that choose are refused, below
-        asked = plan(shape, regime=regime, scheme=scheme, optimizer="sgd", lr=lr, readout=readout)
+        asked = plan(shape, regime=regime, scheme=scheme, optimizer=SGD, lr=lr, readout=readout)
     found = on_random_inputs(
         asked, inputs, steps, test_inputs=test_inputs, activation=activation, gate=gate, seed=data_seed
     )

@@ -7,7 +7,7 @@ by the regime), its tuned values fix the constants: the limit that is solved is 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from mssp.nn.mlp import MLPConfig
 from mssp.nn.router import check_gate
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
+from mssp.planning.setting import SGD, I
 from mssp.planning.shape import Shape
 
 Array = npt.NDArray[np.float64]
@@ -70,15 +71,9 @@ class Experiment:
 
     def shape(self, width: int) -> Shape:
         """The member of the family that has this width."""
-        own, regime = self.plan.target, self.plan.regime
-        width = positive_int("width", width)
-        grow = {"I": ("expert_width",), "II": ("experts", "active"), "III": ("expert_width", "experts", "active")}
-        sizes = {name: getattr(own, name) * width for name in grow[regime or ""]}
-        for name, size in sizes.items():
-            if size % own.width:
-                ratio = f"{getattr(own, name)}/{own.width}"
-                raise ValueError(f"width {width} times {name}/width = {ratio} is no whole number: use another width")
-        return replace(own, width=width, **{name: size // own.width for name, size in sizes.items()})
+        regime = self.plan.setting.regime
+        assert regime is not None
+        return regime.member(self.plan.target, width)
 
     def member(self, width: int) -> Plan:
         """The plan of the member that has this width."""
@@ -104,15 +99,15 @@ class Experiment:
 
     def _check_plan(self) -> None:
         plan = self.plan
-        if plan.optimizer != "sgd":
+        if plan.setting.optimizer is not SGD:
             raise ValueError(f"the limits are those of sgd, the plan is for {plan.optimizer}")
-        if plan.regime is None:
+        if plan.setting.regime is None:
             raise ValueError(f"scheme {plan.scheme!r} has no regime: say in the plan what is to grow")
         if plan.base is not None:
             raise ValueError("the family has no base: plan its first member without one")
         if plan.target.depth != 1:
             raise ValueError(f"the limits are those of one MoE layer, the plan has depth {plan.target.depth}")
-        if not self.soft and (self.gate != "sigmoid" or plan.regime == "I"):
+        if not self.soft and (self.gate != "sigmoid" or plan.setting.regime is I):
             raise ValueError("top-K is solved for sigmoid gates in regimes II and III: use all experts otherwise")
 
     def _check_data(self) -> None:

@@ -15,6 +15,7 @@ from mssp.dmft.experiment import Experiment
 from mssp.dmft.observables import MAIN, Averaged, Observables, averaged, relative
 from mssp.dmft.run import Samples
 from mssp.dmft.solver import Marched, march
+from mssp.planning.setting import II, III, I
 
 SAMPLES, SOLVES = 80_000, 6
 _EXPERTS_IN_GRID, _UNITS_SHARE = 24, 8  # Regime III: so many experts meet an eighth as many units as features
@@ -104,9 +105,9 @@ def solve(
 
 
 def _sizes(experiment: Experiment, samples: int) -> Samples:
-    if experiment.plan.regime == "I":
+    if experiment.plan.setting.regime is I:
         return Samples(samples, 1, samples)
-    if experiment.plan.regime == "II":
+    if experiment.plan.setting.regime is II:
         return Samples(samples, max(samples // experiment.plan.target.expert_width, 1), 1)
     experts = round(_EXPERTS_IN_GRID * max(samples / SAMPLES, 1.0) ** 0.5)
     # Under top-K a whole number of the few experts has to be active.
@@ -121,11 +122,11 @@ def _sizes(experiment: Experiment, samples: int) -> Samples:
 
 def _bytes(sizes: Samples, experiment: Experiment) -> int:
     """What one solution keeps: pasts, tangents, normal numbers and probes of every member, roughly."""
-    units = experiment.plan.target.expert_width if experiment.plan.regime == "II" else sizes.units
-    kept = 6 if experiment.plan.regime == "III" else 4
+    units = experiment.plan.target.expert_width if experiment.plan.setting.regime is II else sizes.units
+    kept = 6 if experiment.plan.setting.regime is III else 4
     of_grid = kept * sizes.experts * units
     own = 5 * sizes.features + 4 * sizes.experts
-    noise = 2 * (sizes.experts * units if experiment.plan.regime == "II" else 3 * sizes.units)
+    noise = 2 * (sizes.experts * units if experiment.plan.setting.regime is II else 3 * sizes.units)
     return 8 * len(experiment.all_inputs) * (experiment.steps + 1) * (of_grid + own + noise)
 
 
@@ -151,7 +152,7 @@ def _warnings(
     off = max(float(np.linalg.norm(each)) for each in contradictions.mean.values())
     if off > _LARGE_ERROR:
         told.append(f"too few samples: what passes through a layer of weights differs by {off:.0%} between its sides")
-    if experiment.gate == "softmax" and plan.regime != "I":
+    if experiment.gate == "softmax" and plan.setting.regime is not I:
         told.append("softmax gates are not bounded: strictly there is no limit as experts become many (docs/dmft.md)")
     heavy = [draw.heavy_from for draw in draws if draw.heavy_from is not None]
     if heavy:

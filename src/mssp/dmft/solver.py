@@ -25,6 +25,7 @@ from mssp.dmft.sites.readout import Readout
 from mssp.dmft.sites.regime_one import RegimeOne
 from mssp.dmft.sites.regime_three import RegimeThree
 from mssp.dmft.sites.regime_two import RegimeTwo
+from mssp.planning.setting import II, I
 
 
 class Site(Protocol):
@@ -98,10 +99,10 @@ def _contradictions(layers: list[Passed], experts: list[Passed]) -> Observables:
 
 
 def _site(run: Run, features: Features) -> Site:
-    regime = run.experiment.plan.regime
-    if regime == "I":
+    regime = run.experiment.plan.setting.regime
+    if regime is I:
         return RegimeOne(run, features)
-    return RegimeTwo(run) if regime == "II" else RegimeThree(run)
+    return RegimeTwo(run) if regime is II else RegimeThree(run)
 
 
 def _check_loss(run: Run, readout: Readout) -> None:

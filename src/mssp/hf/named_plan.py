@@ -66,7 +66,7 @@ class ByName:
         return [(name, content) for name, content in facts(self.plan) if name != "forward"]
 
     def _columns(self) -> list[str]:
-        adam = ["eps"] if self.plan.optimizer != "sgd" else []
+        adam = ["eps"] if self.plan.setting.optimizer.eps is not None else []
         scaled = ["grad scale"] if self.plan.grad_scale else []
         return ["parameter", "shape", "role", "init std", "lr", *adam, *scaled, *self._decay("wd"), "note"]
 
@@ -136,6 +136,8 @@ def _start(each: Named) -> str:
 
 
 def _note(each: Named) -> str:
-    notes = ["tied"] if each.values.tied else ["zero"] if each.values.zero and each.values.role not in BIASES else []
+    notes = (
+        ["tied"] if each.values.shared == 1 else ["zero"] if each.values.zero and each.values.role not in BIASES else []
+    )
     notes += ["also the readout"] if each.info.tied_readout else []
     return ", ".join([*notes, *([each.values.source] if each.values.source != "table" else [])])

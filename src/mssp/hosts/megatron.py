@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from mssp.hosts import writing
 from mssp.hosts.rows import Group, Parameter, groups, rows
+from mssp.planning.setting import ADAM, ADAMW, SGD
 
 if TYPE_CHECKING:
     from mssp.hosts.rows import Sizes
     from mssp.planning.plans import Plan
 
 NAME = "Megatron-core"
-OPTIMIZERS = ("sgd", "adam", "adamw")
+OPTIMIZERS = (SGD, ADAM, ADAMW)
 _LAYER = "*decoder.layers.*"
 _ATTENTION = f"{_LAYER}.self_attention"
 _EXPERTS = f"{_LAYER}.mlp.experts"
@@ -84,9 +85,9 @@ def write(plan: Plan, sizes: Sizes) -> str:
     """The Python file for Megatron-core."""
     planned = rows(plan, VOCABULARY, sizes)
     residual = writing.literal(plan.multiplier("residual", relative=True))
-    decayed = "" if plan.optimizer == "sgd" else f", decoupled_weight_decay={plan.optimizer == 'adamw'}"
+    decayed = "" if plan.setting.optimizer is SGD else f", decoupled_weight_decay={plan.setting.optimizer.decays}"
     by_hand = [
-        f'OptimizerConfig(optimizer="{"sgd" if plan.optimizer == "sgd" else "adam"}", lr={writing.literal(plan.lr)}'
+        f'OptimizerConfig(optimizer="{SGD if plan.setting.optimizer is SGD else ADAM}", lr={writing.literal(plan.lr)}'
         f"{decayed}, ...), and get_megatron_optimizer(config, chunks, config_overrides=config_overrides(0.1)) where "
         "0.1 is min_lr over lr; eps is set per group there, adam_eps and weight_decay of the config are not used. "
         "Warm up from lr_warmup_init 0: another start is one number for all groups.",
@@ -99,9 +100,9 @@ def write(plan: Plan, sizes: Sizes) -> str:
         "aggregation factor: moe_router_topk_scaling_factor stays as tuned, times "
         f"{writing.literal(plan.aggregation_mult)}.",
     ]
-    if plan.optimizer == "sgd":
+    if plan.setting.optimizer is SGD:
         by_hand.append(writing.fused("linear_qkv"))
-    if plan.roles["expert_in"].tied:
+    if plan.roles["expert_in"].shared == 1:
         by_hand.append(
             "Experts start equal here, and gates that sum to one give the router no gradient until they differ, which "
             "they do as soon as tokens are routed apart: expect the router to learn late."

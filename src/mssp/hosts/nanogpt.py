@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from mssp.hosts import writing
 from mssp.hosts.rows import Group, Parameter, groups, rows
+from mssp.planning.setting import ADAM, ADAMW, SGD
 
 if TYPE_CHECKING:
     from mssp.hosts.rows import Sizes
     from mssp.planning.plans import Plan
 
 NAME = "nanoGPT"
-OPTIMIZERS = ("sgd", "adam", "adamw")
+OPTIMIZERS = (SGD, ADAM, ADAMW)
 _BLOCK = "transformer.h.*"
 VOCABULARY = [
     Parameter("transformer.wte.weight", "embedding", "any width"),
@@ -48,7 +49,6 @@ VOCABULARY = [
     Parameter("transformer.ln_f.weight", "final_norm", "width"),
     Parameter("lm_head.weight", "readout", "any width"),
 ]
-_CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 
 def write(plan: Plan, sizes: Sizes) -> str:
@@ -63,7 +63,7 @@ def write(plan: Plan, sizes: Sizes) -> str:
         "gates sum to one; or, without touching the model, install_multipliers(model, gates_sum_to_one=...).",
         "The readout's own weight: drop the line that makes lm_head.weight the embedding's. No bias in ln_f.",
     ]
-    if plan.optimizer == "sgd":
+    if plan.setting.optimizer is SGD:
         by_hand.append(writing.fused("c_attn"))
     if plan.grad_scale:
         by_hand.append("scale_gradients(optimizer) once: gradients are scaled where the plan would scale eps.")
@@ -87,7 +87,7 @@ def write(plan: Plan, sizes: Sizes) -> str:
         *writing.table(plan, planned, [f'"{row.parameter.pattern}"' for row in planned]),
         "",
         "",
-        _CODE.replace("@OPTIMIZER@", _CLASSES[plan.optimizer])
+        _CODE.replace("@OPTIMIZER@", plan.setting.optimizer.title)
         .replace("@FIND@", writing.FIND)
         .replace("@CLEAN@", writing.CLEAN),
         *([_SCALE_GRADIENTS] if plan.grad_scale else []),

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from mssp.hosts import writing
 from mssp.hosts.rows import Group, Parameter, groups, rows
+from mssp.planning.setting import ADAM, ADAMW
 
 if TYPE_CHECKING:
     from mssp.hosts.rows import Sizes
     from mssp.planning.plans import Plan
 
 NAME = "OLMo-core"
-OPTIMIZERS = ("adam", "adamw")
+OPTIMIZERS = (ADAM, ADAMW)
 _MOE = "blocks.*.feed_forward_moe"
 VOCABULARY = [
     Parameter("embeddings.weight", "embedding", "any width"),
@@ -69,7 +70,7 @@ def write(plan: Plan, sizes: Sizes, qk_norm: str = "full") -> str:
         raise ValueError(f"unknown qk_norm {qk_norm!r}: use one of {', '.join(QK_NORMS)}")
     planned = rows(plan, [*VOCABULARY, *QK_NORMS[qk_norm]], sizes)
     residual = writing.literal(plan.multiplier("residual", relative=True))
-    config = "AdamWConfig" if plan.optimizer == "adamw" else "AdamConfig"
+    config = f"{plan.setting.optimizer.title}Config"
     by_hand = [
         f"{config}(lr={writing.literal(plan.lr)}, group_overrides=group_overrides(model)) as the train module's optim, "
         "where model is built for its names only (init_device='meta' will do) and wrapped as the one that trains: "
@@ -130,7 +131,7 @@ def _group(plan: Plan, group: Group) -> list[str]:
     lines += [f"            lr={writing.literal(group.values.lr)},  # {power['lr']}"]
     if group.values.eps is not None:
         lines += [f"            eps={writing.literal(group.values.eps)},  # {power['eps']}"]
-    if plan.optimizer == "adamw":
+    if plan.setting.optimizer is ADAMW:
         decay = group.values.weight_decay
         lines += [
             f"            weight_decay={writing.literal(decay)},{'  # ' + power['weight_decay'] if decay else ''}"

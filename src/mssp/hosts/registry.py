@@ -32,8 +32,9 @@ def export(plan: Plan, host: str, sizes: Sizes | None = None, qk_norm: str | Non
     if qk_norm is not None and host != "olmo-core":
         raise ValueError(f"qk_norm is a question for olmo-core only: {host} has one kind")
     module = HOSTS[host]
-    if plan.optimizer not in module.OPTIMIZERS:
-        raise ValueError(f"{module.NAME} does not take {plan.optimizer}: plan with {' or '.join(module.OPTIMIZERS)}")
+    if plan.setting.optimizer not in module.OPTIMIZERS:
+        known = " or ".join(map(str, module.OPTIMIZERS))
+        raise ValueError(f"{module.NAME} does not take {plan.optimizer}: plan with {known}")
     if plan.grad_scale and host != "nanogpt":
         raise ValueError(
             f"the plan scales gradients instead of eps, which {module.NAME} cannot: plan without grad_scale"

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from mssp.hosts import writing
 from mssp.hosts.rows import Group, Parameter, groups, rows
+from mssp.planning.setting import ADAM, ADAMW
 
 if TYPE_CHECKING:
     from mssp.hosts.rows import Sizes
     from mssp.planning.plans import Plan
 
 NAME = "torchtitan"
-OPTIMIZERS = ("adam", "adamw")
+OPTIMIZERS = (ADAM, ADAMW)
 _EXPERTS = "layers.*.moe.routed_experts.inner_experts"
 VOCABULARY = [
     Parameter("tok_embeddings.weight", "embedding", "any width"),
@@ -126,7 +127,7 @@ def _group(plan: Plan, group: Group) -> list[str]:
     found = [regex(pattern) for pattern in group.patterns]
     lines = ["    ParamGroupConfig(", f"        # {writing.label(group)}", "        pattern=("]
     lines += [f'            r"{one}{"|" if one is not found[-1] else ""}"' for one in found]
-    lines += ["        ),", f'        optimizer_name="{"AdamW" if plan.optimizer == "adamw" else "Adam"}",']
+    lines += ["        ),", f'        optimizer_name="{plan.setting.optimizer.title}",']
     lines += ["        optimizer_kwargs={"]
     lines += [f'            "lr": {writing.literal(group.values.lr)},  # {power["lr"]}']
     if group.values.eps is not None:

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from mssp.hosts.rows import Group, Row, Sizes
-from mssp.planning.rules import BIASES, GAINS, REGIME_FREE
-from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.planning.rules import BIASES, GAINS
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan
-    from mssp.planning.power import Power
+    from mssp.planning.power import Factor
 
 _COLUMNS = 120
 
@@ -30,16 +29,8 @@ def literal(value: float) -> str:
     return text if any(mark in text for mark in ".en") else f"{text}.0"
 
 
-def plain(power: Power | None) -> str:
-    """A Power in plain characters.
-
-    >>> from mssp.planning.power import Power
-    >>> plain(Power(N=-1, L=-1)), plain(Power(M="1/2", N_e="-1/2")), plain(Power())
-    ('N^-1 L^-1', 'M^1/2 N_e^-1/2', '1')
-    """
-    if power is None:
-        return "0"
-    return " ".join(symbol if exponent == 1 else f"{symbol}^{exponent}" for symbol, exponent in power.items()) or "1"
+def plain(factor: Factor | None) -> str:
+    return "0" if factor is None else factor.plain()
 
 
 def powers(plan: Plan, group: Group) -> dict[str, str]:
@@ -56,8 +47,8 @@ def powers(plan: Plan, group: Group) -> dict[str, str]:
 def factor(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
     """The Power behind a factor of the forward pass, and what it is relative to."""
     power = {"aggregation": "K^-1", "residual": "L^-1"}[which]
-    if plan.scheme in REGIME_FREE:
-        power = f"1 in {SCHEME_NAMES[plan.scheme]}"
+    if not plan.setting.scheme.averages:
+        power = f"1 in {plan.setting.scheme.title}"
     elif plan.base is not None:
         power = f"relative to the base: {power}"
     tuned = which == "aggregation" and plan.aggregation_mult != 1
@@ -100,7 +91,7 @@ def head(plan: Plan, sizes: Sizes, host: str, by_hand: Sequence[str]) -> list[st
     from mssp._environment import __version__
 
     regime = f"Regime {plan.regime}, " if plan.regime else ""
-    scheme = f"{SCHEME_NAMES[plan.scheme]}, {regime}{OPTIMIZER_NAMES[plan.optimizer]}".replace("μ", "mu")
+    scheme = f"{plan.setting.scheme.title}, {regime}{plan.setting.optimizer.title}".replace("μ", "mu")
     grown = (
         f"base {_shape(plan.base)} -> target {_shape(plan.target)}" if plan.base else f"target {_shape(plan.target)}"
     )
@@ -111,7 +102,7 @@ def head(plan: Plan, sizes: Sizes, host: str, by_hand: Sequence[str]) -> list[st
     facts = [
         f"{scheme}; plan {plan.hash}, written by mssp {__version__} for {host}.",
         f"{grown}; {tuned}.",
-        *([f"betas: {betas}."] if plan.optimizer != "sgd" else []),
+        *([f"betas: {betas}."] if plan.setting.optimizer.eps is not None else []),
         "",
         "Sides of hidden matrices beside the width (a size that does not fit is refused when the model is filled):",
         *(f"  {line}" for line in sizes.assumptions(plan)),

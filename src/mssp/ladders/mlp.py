@@ -10,7 +10,7 @@ At N = 128 the three have eight experts each, and there their hyperparameters ar
 from __future__ import annotations
 
 from mssp._numbers import positive_int
-from mssp.planning.rules import REGIMES
+from mssp.planning.setting import II, I, Regime, regime_named
 from mssp.planning.shape import Shape
 
 TUNED_WIDTH = 128
@@ -18,7 +18,7 @@ _EXPERTS = 8  # at the tuned width
 _NARROW = 16  # the width of an expert that does not grow, and the widths for which one expert is added
 
 
-def family(regime: str, width: int, inputs: int | None = None, active: int | None = None) -> Shape:
+def family(regime: str | Regime, width: int, inputs: int | None = None, active: int | None = None) -> Shape:
     """The member of a family that has this width.
 
     >>> family("II", 512, inputs=12288)
@@ -29,13 +29,12 @@ def family(regime: str, width: int, inputs: int | None = None, active: int | Non
     Args:
         active: experts per input where there are eight; more of them are active as there are more. None for all.
     """
-    if regime not in REGIMES:
-        raise ValueError(f"unknown regime {regime!r}: use one of {', '.join(REGIMES)}")
+    regime = regime_named(regime)
     width = positive_int("width", width)
-    experts = _EXPERTS if regime == "I" else width // _NARROW
-    if regime != "I" and width % _NARROW:
+    experts = _EXPERTS if regime is I else width // _NARROW
+    if regime is not I and width % _NARROW:
         raise ValueError(f"Regime {regime} has an expert for every {_NARROW} of width: {width} is no multiple of it")
     chosen = experts if active is None else positive_int("active", active) * experts // _EXPERTS
     if active is not None and (active > _EXPERTS or chosen * _EXPERTS != active * experts):
         raise ValueError(f"{active} of {_EXPERTS} experts active is no whole number of the {experts} at width {width}")
-    return Shape(width, _NARROW if regime == "II" else width, experts, chosen, 1, inputs)
+    return Shape(width, _NARROW if regime is II else width, experts, chosen, 1, inputs)

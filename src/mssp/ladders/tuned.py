@@ -18,9 +18,9 @@ from importlib.resources import files
 from typing import Any
 
 from mssp.ladders.mlp import family
-from mssp.planning.plans import DEFAULT_EPS, Plan, plan
+from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning
-from mssp.planning.rules import REGIME_FREE
+from mssp.planning.setting import SGD, SP, Setting
 from mssp.planning.shape import Shape
 
 _VALUES = ("lr", "init_mult", "lr_mult", "aggregation_mult", "base_width", "top5")
@@ -54,7 +54,7 @@ class Tuned:
             "init_std": bool(plan.init_std),
             "init_mult by role": bool(set(plan.init_mult) - {"all"}),
             "weight decay": plan.weight_decay != 0,
-            "eps": plan.eps not in (None, DEFAULT_EPS),
+            "eps": plan.eps != plan.setting.optimizer.eps,
             "betas": plan.recipe.betas is not None,
             "as_printed": plan.as_printed,
             "grad_scale": plan.grad_scale,
@@ -65,21 +65,18 @@ class Tuned:
         return cls(plan.lr, plan.init_mult.get("all", 1.0), dict(plan.lr_mult), plan.aggregation_mult)
 
 
-def planned(
-    shape: Shape, tuned: Tuned, *, regime: str, scheme: str, optimizer: str, readout: str, as_printed: bool = False
-) -> Plan:
+def planned(shape: Shape, tuned: Tuned, setting: Setting) -> Plan:
     """The plan of one member of a family, with what was tuned for it.
 
     >>> from mssp.ladders.mlp import family
-    >>> asked = {"tuned": Tuned(1.0, base_width=64), "regime": "II", "optimizer": "sgd", "readout": "zero"}
+    >>> tuned = Tuned(1.0, base_width=64)
     >>> for width in (64, 256):
-    ...     plans = [planned(family("II", width), scheme=scheme, **asked) for scheme in ("mup", "mssp")]
+    ...     plans = [planned(family("II", width), tuned, Setting.of(scheme, "II", "sgd")) for scheme in ("mup", "mssp")]
     ...     print(width, [plan.roles["expert_out"].init_std for plan in plans])
     64 [0.25, 0.25]
     256 [0.25, 0.5]
     """
-    asked = (regime, scheme, optimizer, readout, as_printed)
-    start = _start(shape, *asked) if tuned.base_width is None else _grown(shape, tuned.base_width, *asked)
+    start = _start(shape, setting) if tuned.base_width is None else _grown(shape, tuned.base_width, setting)
     return start.retuned(
         lr=tuned.lr,
         lr_mult=tuned.lr_mult,
@@ -89,34 +86,29 @@ def planned(
 
 
 @lru_cache(maxsize=64)
-def _start(shape: Shape, regime: str, scheme: str, optimizer: str, readout: str, as_printed: bool) -> Plan:
+def _start(shape: Shape, setting: Setting) -> Plan:
     """What thousands of trials share."""
-    return _quiet_plan(shape, regime=regime, scheme=scheme, optimizer=optimizer, readout=readout, as_printed=as_printed)
+    return _quiet_plan(shape, **setting.words())
 
 
 @lru_cache(maxsize=64)
-def _grown(
-    shape: Shape, base_width: int, regime: str, scheme: str, optimizer: str, readout: str, as_printed: bool
-) -> Plan:
+def _grown(shape: Shape, base_width: int, setting: Setting) -> Plan:
     """The same, from a plain model of another width."""
-    base = family(regime, base_width, shape.inputs)
+    assert setting.regime is not None
+    base = family(setting.regime, base_width, shape.inputs)
     active, rest = divmod(base.experts * shape.active, shape.experts)
     if rest:
         share = f"{shape.active} of {shape.experts} experts active"
         raise ValueError(f"{share} is no whole number of the {base.experts} at the base's width {base_width}")
     base = replace(base, active=active)
-    plain = _quiet_plan(base, scheme="sp", optimizer="sgd")
+    plain = _quiet_plan(base, scheme=SP, optimizer=SGD)
     return _quiet_plan(
         shape,
         base,
-        regime=regime,
-        scheme=scheme,
-        optimizer=optimizer,
-        readout=readout,
-        as_printed=as_printed,
+        **setting.words(),
         init_std={role: plain.roles[role].init_std for role in TUNED_ROLES if role != "readout"},
         # The plain model averages over experts; these schemes say nothing of that, and keep what it does.
-        aggregation_mult=1 / base.active if scheme in REGIME_FREE else 1.0,
+        aggregation_mult=1.0 if setting.scheme.averages else 1 / base.active,
     )
 
 
@@ -130,26 +122,24 @@ def data_with_tuned_multipliers() -> tuple[str, ...]:
     return tuple(_known())
 
 
-def multipliers_for(
-    data: str, optimizer: str, regime: str, scheme: str, *, active: int | None = None, readout: str = "zero"
-) -> Tuned:
+def multipliers_for(data: str, setting: Setting, active: int | None = None) -> Tuned:
     """The multipliers kept for one setting of the MLP MoE.
 
-    >>> multipliers_for("tinyimagenet", "sgd", "II", "mssp").lr_mult["readout"]
+    >>> multipliers_for("tinyimagenet", Setting.of("mssp", "II", "sgd")).lr_mult["readout"]
     65536.0
     """
     if data not in _known():
         known = ", ".join(_known())
         raise ValueError(f"no multipliers were tuned for {data!r} (there are for {known}): mssp tune finds them")
-    asked = {"optimizer": optimizer, "regime": regime, "active": active, "readout": readout}
-    entries = _known()[data]["entries"]
-    for entry in entries:
-        if scheme in entry["schemes"] and all(entry[name] == value for name, value in asked.items()):
+    words = setting.words()
+    asked = {name: words[name] for name in ("optimizer", "regime", "readout")} | {"active": active}
+    for entry in _known()[data]["entries"]:
+        if words["scheme"] in entry["schemes"] and all(entry[name] == value for name, value in asked.items()):
             return Tuned(**{name: entry[name] for name in _VALUES if name in entry})
     routing = "all experts" if active is None else f"{active} of 8 experts"
     raise ValueError(
-        f"no multipliers were tuned on {data} for {optimizer}, Regime {regime}, {scheme}, {routing}, "
-        f"readout {readout}: mssp tune finds them"
+        f"no multipliers were tuned on {data} for {setting.optimizer}, Regime {setting.regime}, {setting.scheme}, "
+        f"{routing}, readout {setting.readout}: mssp tune finds them"
     )
 
 

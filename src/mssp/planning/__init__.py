@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from mssp.planning.plans import Plan, Values, plan
     from mssp.planning.power import Power
     from mssp.planning.recipe import PlanWarning, Recipe
-    from mssp.planning.rules import Rule, rule
+    from mssp.planning.rules import Rule
+    from mssp.planning.setting import Optimizer, Regime, Scheme, Setting, rule
     from mssp.planning.shape import Shape
 
 _HOMES = {
@@ -24,9 +25,13 @@ _HOMES = {
     "plans": ("Plan", "Values", "plan"),
     "power": ("Power",),
     "recipe": ("PlanWarning", "Recipe"),
-    "rules": ("Rule", "rule"),
+    "rules": ("Rule",),
+    "setting": ("Optimizer", "Regime", "Scheme", "Setting", "rule"),
     "shape": ("Shape",),
 }
-__all__ = ["ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "Values", "plan", "rule"]
+__all__ = [
+    "Optimizer", "ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Regime", "Rule", "Scheme", "Setting", "Shape",
+    "Values", "plan", "rule",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -28,6 +28,9 @@ _SETTINGS = (
     "scheme", "optimizer", "regime", "base", "target", "lr", "eps", "weight_decay", "readout", "as_printed",
     "grad_scale", "lr_mult", "init_mult", "init_std", "aggregation_mult", "recipe", "tuned_with",
 )  # fmt: skip
+# Settings that came later, with their defaults: files that do not need them are as they were, and keep their hash.
+_LATER_SETTINGS: dict[str, Any] = {"rest_lr": None}
+_NUMBERS = ("aggregation", "residual", "roles", "warnings", "version", "hash")
 
 
 def dumps(plan: Plan) -> str:
@@ -41,7 +44,7 @@ def document(plan: Plan) -> dict[str, Any]:
         **{name: asked[name] for name in _SETTINGS[:8]},
         "aggregation": plan.multiplier("aggregation"),
         "residual": plan.multiplier("residual"),
-        **{name: asked[name] for name in _SETTINGS[8:]},
+        **{name: value for name, value in asked.items() if name not in _SETTINGS[:8]},
         "roles": {role: {**values.json(), "power": _powers(plan, role)} for role, values in plan.roles.items()},
         "warnings": list(plan.warnings),
         "version": VERSION,
@@ -57,7 +60,10 @@ def settings(plan: Plan) -> dict[str, Any]:
             return {**asdict(value), "betas": None if value.betas is None else list(value.betas)}
         return value.json() if isinstance(value, Shape) else dict(value) if isinstance(value, Mapping) else value
 
-    return {name: plain(getattr(plan, name)) for name in _SETTINGS}
+    found = {name: plain(getattr(plan, name)) for name in (*_SETTINGS, *_LATER_SETTINGS)}
+    return {
+        name: value for name, value in found.items() if name not in _LATER_SETTINGS or value != _LATER_SETTINGS[name]
+    }
 
 
 def digest(plan: Plan) -> str:
@@ -87,6 +93,11 @@ def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
     missing = [name for name in (*_SETTINGS, "roles", "hash") if name not in data]
     if missing:
         raise ValueError(f"corrupt plan file: no {missing[0]!r}")
+    unknown = [name for name in data if name not in (*_SETTINGS, *_LATER_SETTINGS, *_NUMBERS)]
+    if unknown:
+        raise ValueError(
+            f"the plan file has {unknown[0]!r}, which this mssp does not know: upgrade mssp, or plan again"
+        )
     try:
         plan = make(_read_settings(data))
     except (TypeError, ValueError, AttributeError) as error:
@@ -100,7 +111,7 @@ def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
 
 
 def _read_settings(data: Mapping[str, Any]) -> dict[str, Any]:
-    read = {name: data[name] for name in _SETTINGS}
+    read = {name: data[name] for name in _SETTINGS} | {name: data[name] for name in _LATER_SETTINGS if name in data}
     for name in ("base", "target"):
         read[name] = None if read[name] is None else Shape(**read[name])
     for name in ("recipe", "tuned_with"):

@@ -7,9 +7,28 @@ import textwrap
 from dataclasses import dataclass, field
 
 from mssp._tables import align, markdown_table
-from mssp.planning.power import Power
-from mssp.planning.rules import BIASES, GAINS, REGIME_FREE, REGIMES, Rule, check_cell, check_names, rule
-from mssp.planning.table import SCHEME_NAMES
+from mssp.planning.power import Factor
+from mssp.planning.rules import BIASES, GAINS, Rule
+from mssp.planning.setting import (
+    ADAM,
+    II,
+    III,
+    JIANG,
+    MSSP,
+    MUP,
+    MUP_HEURISTIC,
+    NTP,
+    SCHEMES_OWN,
+    SGD,
+    SP,
+    I,
+    Optimizer,
+    Regime,
+    Scheme,
+    Setting,
+    regime_named,
+    scheme_named,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -19,7 +38,7 @@ class Reason:
     what: str
     why: str
     where: str
-    by_regime: dict[str, str] = field(default_factory=dict)
+    by_regime: dict[Regime, str] = field(default_factory=dict)
 
 
 REASONS: dict[str, Reason] = {
@@ -60,11 +79,11 @@ REASONS: dict[str, Reason] = {
         "which the aggregation multiplier makes 1/K.",
         where="Table 1, rows Router; Section 'A More Fundamental Desideratum', Regime I",
         by_regime={
-            "I": "M is fixed, so the router is a readout: std 1/N in muP. MSSP starts it at zero: the part of the "
+            I: "M is fixed, so the router is a readout: std 1/N in muP. MSSP starts it at zero: the part of the "
             "stream's update that comes through the experts is weakly correlated with the router's initial weights and "
             "would vanish as N^-1/2 beside the part that comes through the router itself. Top-K then needs noise.",
-            "II": "M grows with N: the router is a wide matrix, std N^-1/2. Each logit's gradient is 1/M.",
-            "III": "M grows with N: the router is a wide matrix, std N^-1/2. Each logit's gradient is 1/M.",
+            II: "M grows with N: the router is a wide matrix, std N^-1/2. Each logit's gradient is 1/M.",
+            III: "M grows with N: the router is a wide matrix, std N^-1/2. Each logit's gradient is 1/M.",
         },
     ),
     "router_bias": Reason(
@@ -79,9 +98,9 @@ REASONS: dict[str, Reason] = {
         "of the gradient reaches one expert.",
         where="Table 1, rows Expert Layer 1; Section 'A More Fundamental Desideratum'; Definition of MSSP, Regime III",
         by_regime={
-            "I": "Experts are a fixed number of ordinary networks: as a hidden matrix.",
-            "II": "The hidden layer has a fixed size N_e, so the gradient at each of its units is 1/M, not 1/(MN).",
-            "III": "MSSP draws one matrix and gives it to all experts. Independent experts would average out: what "
+            I: "Experts are a fixed number of ordinary networks: as a hidden matrix.",
+            II: "The hidden layer has a fixed size N_e, so the gradient at each of its units is 1/M, not 1/(MN).",
+            III: "MSSP draws one matrix and gives it to all experts. Independent experts would average out: what "
             "they start with contributes only M^-1/2 to their mean, while what they learn contributes order 1. Equal "
             "experts add up coherently, and the router makes them differ. Boosting the variance, as in Regime II, "
             "would make the backward pass diverge here.",
@@ -99,11 +118,11 @@ REASONS: dict[str, Reason] = {
         "the mean; independent random parts cancel to M^-1/2 of it. MSSP balances the two.",
         where="Table 1, rows Expert Layer 2; App. 'Justification of MSSP in Regime II'; Definition of MSSP, Regime III",
         by_regime={
-            "I": "A fixed number of experts: nothing cancels, as a hidden matrix with fan-in N_e.",
-            "II": "MSSP multiplies the std by M^1/2, so that initial and propagating terms of the mean over experts "
+            I: "A fixed number of experts: nothing cancels, as a hidden matrix with fan-in N_e.",
+            II: "MSSP multiplies the std by M^1/2, so that initial and propagating terms of the mean over experts "
             "stay at order 1 forwards and backwards. One expert's output then grows as M^1/2, which is harmless "
             "because only the mean is ever used: fold the gate in before this product and it is never formed.",
-            "III": "MSSP draws one matrix and gives it to all experts (tied at the start only): equal experts do not "
+            III: "MSSP draws one matrix and gives it to all experts (tied at the start only): equal experts do not "
             "cancel. The larger std of Regime II would make the backward pass diverge, since N_e grows too.",
         },
     ),
@@ -132,23 +151,23 @@ REASONS: dict[str, Reason] = {
 }
 
 # For schemes that do not follow the reasoning above: what they do instead, and where to read on.
-SCHEME_NOTES: dict[str, tuple[str, str]] = {
-    "sp": (
+SCHEME_NOTES: dict[Scheme, tuple[str, str]] = {
+    SP: (
         "Standard parameterization: std fan_in^-1/2, one learning rate and one eps for everything. Wide layers then "
         "move more and more with width, so nothing tuned small carries over.",
         "Section 'Background on Width-scaling Parameterizations', the table of abc-parameterizations",
     ),
-    "ntp": (
+    NTP: (
         "Neural tangent parameterization: std fan_in^-1/2 and SGD lr 1/fan_in. Stable, but features stop being learned "
         "as the width grows.",
         "Section 'Background on Width-scaling Parameterizations', the table of abc-parameterizations",
     ),
-    "mup-heuristic": (
+    MUP_HEURISTIC: (
         "muP by shape alone: input-like, matrix-like or output-like by which sides grow. For the paper's roles it "
         "agrees with muP in Regime I; it is wrong for routers and experts once their number grows.",
         "Section 'Background on Width-scaling Parameterizations', the table of the muP heuristic",
     ),
-    "jiang": (
+    JIANG: (
         "Jiang et al. 2026, derived for signSGD and used with Adam: muP in Regime III with a router std of 1/N and one "
         "global eps.",
         "Section 'Introduction', independent and concurrent work; Jiang et al., Hyperparameter Transfer with "
@@ -190,38 +209,35 @@ class Explanation:
         return json.dumps({**document, "where": self.where}, indent=2, ensure_ascii=False)
 
 
-def explain(role: str, regime: str | None = None, scheme: str = "mssp") -> Explanation:
+def explain(role: str, regime: str | None = None, scheme: str = MSSP.name) -> Explanation:
     """The rule of a role in one regime, or in all of them.
 
     >>> print(explain("expert_out", "II").rows[0])
     ['init std', 'M¹ᐟ²N_e⁻¹ᐟ² (μP: N_e⁻¹ᐟ²)']
     """
-    check_names(scheme, "adamw", regime)
+    asked, only = scheme_named(scheme), None if regime is None else regime_named(regime)
     if role not in REASONS:
         raise ValueError(f"unknown role {role!r}: use one of {', '.join(REASONS)}")
-    if scheme in REGIME_FREE:
-        regimes: tuple[str | None, ...] = (None,)
-    else:
-        regimes = (regime,) if regime else ("III",) if scheme == "jiang" else REGIMES
-    optimizers = [name for name in ("sgd", "adam") if _covered(scheme, regimes[0], name)]
+    regimes: tuple[Regime | None, ...] = asked.regimes if asked.regime_free or only is None else (only,)
+    optimizers = [each for each in (SGD, ADAM) if _is_covered(asked, regimes[0], each)]
     if not optimizers:
-        check_cell(scheme, regimes[0], "adam")
-    rows = [["init std", *(_init(role, scheme, column, optimizers[0]) for column in regimes)]]
-    if "sgd" in optimizers:
-        rows.append(["SGD lr", *(_sgd(role, scheme, column) for column in regimes)])
-    if "adam" in optimizers:
-        adam = [rule(role, scheme, column, "adam") for column in regimes]
+        _setting(asked, regimes[0], ADAM).checked()
+    rows = [["init std", *(_init(role, asked, column, optimizers[0]) for column in regimes)]]
+    if SGD in optimizers:
+        rows.append(["SGD lr", *(_sgd(role, asked, column) for column in regimes)])
+    if ADAM in optimizers:
+        adam = [_setting(asked, column, ADAM).rule(role) for column in regimes]
         rows.append(["Adam lr", *(_by_shape(found, found.lr) for found in adam)])
         rows.append(["Adam eps", *(_by_shape(found, found.eps) for found in adam)])
     reason = REASONS[role]
     why, where = [reason.why], reason.where
-    why += [f"Regime {name}: {text}" for name, text in reason.by_regime.items() if name in regimes]
-    if scheme in SCHEME_NOTES:
-        why, where = [SCHEME_NOTES[scheme][0]], SCHEME_NOTES[scheme][1]
+    why += [f"Regime {each}: {text}" for each, text in reason.by_regime.items() if each in regimes]
+    if asked in SCHEME_NOTES:
+        why, where = [SCHEME_NOTES[asked][0]], SCHEME_NOTES[asked][1]
     return Explanation(
         role=role,
-        scheme=scheme,
-        header=[SCHEME_NAMES[scheme], *("any regime" if column is None else f"Regime {column}" for column in regimes)],
+        scheme=asked.name,
+        header=[asked.title, *("any regime" if column is None else f"Regime {column}" for column in regimes)],
         rows=rows,
         what=reason.what,
         why=why,
@@ -229,37 +245,41 @@ def explain(role: str, regime: str | None = None, scheme: str = "mssp") -> Expla
     )
 
 
-def _covered(scheme: str, regime: str | None, optimizer: str) -> bool:
+def _setting(scheme: Scheme, regime: Regime | None, optimizer: Optimizer, as_printed: bool = False) -> Setting:
+    return Setting(scheme=scheme, regime=regime, optimizer=optimizer, readout=SCHEMES_OWN, as_printed=as_printed)
+
+
+def _is_covered(scheme: Scheme, regime: Regime | None, optimizer: Optimizer) -> bool:
     try:
-        check_cell(scheme, regime, optimizer)
+        _setting(scheme, regime, optimizer).checked()
     except ValueError:
         return False
     return True
 
 
-def _init(role: str, scheme: str, regime: str | None, optimizer: str) -> str:
+def _init(role: str, scheme: Scheme, regime: Regime | None, optimizer: Optimizer) -> str:
     if role in GAINS:
         return "1 (constant)"
     if role in BIASES:
         return "0"
-    found = rule(role, scheme, regime, optimizer)
-    text = _start(found)
-    if scheme == "mssp":
-        mup = rule(role, "mup", regime, optimizer)
-        text += f" (μP: {_start(mup)})" if _start(mup) != text else ""
+    text = _start(_setting(scheme, regime, optimizer).rule(role))
+    if scheme is MSSP:
+        mup = _start(_setting(MUP, regime, optimizer).rule(role))
+        text += f" (μP: {mup})" if mup != text else ""
     return text + (" (zero by default)" if role == "readout" else "")
 
 
 def _start(found: Rule) -> str:
-    return "0" if found.init_std is None else _by_shape(found, found.init_std) + (", tied" if found.tied else "")
+    shared = ", tied" if found.shared == 1 else f", shared {found.shared:g}" if found.shared else ""
+    return "0" if found.init_std is None else _by_shape(found, found.init_std) + shared
 
 
-def _sgd(role: str, scheme: str, regime: str | None) -> str:
-    found, printed = (rule(role, scheme, regime, "sgd", as_printed) for as_printed in (False, True))
+def _sgd(role: str, scheme: Scheme, regime: Regime | None) -> str:
+    found, printed = (_setting(scheme, regime, SGD, as_printed).rule(role) for as_printed in (False, True))
     note = f" (printed: {_by_shape(printed, printed.lr)})" if found.source == "erratum" else ""
     return _by_shape(found, found.lr) + note
 
 
-def _by_shape(found: Rule, power: Power | None) -> str:
-    assert power is not None
-    return str(found.by_shape(power))
+def _by_shape(found: Rule, factor: Factor | None) -> str:
+    assert factor is not None
+    return str(found.by_shape(factor))

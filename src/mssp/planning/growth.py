@@ -1,23 +1,22 @@
 """Which of the paper's three regimes a step from a base to a target belongs to.
 
 >>> base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
->>> infer(base, Shape(width=512, expert_width=256, experts=8, active=4, depth=8))
-'I'
+>>> print(infer(base, Shape(width=512, expert_width=256, experts=8, active=4, depth=8)))
+I
 """
 
 from __future__ import annotations
 
-from mssp.planning.rules import REGIMES
+from mssp.planning.setting import REGIMES, Regime
 from mssp.planning.shape import SYMBOLS, Shape
 
-# What grows in each regime (the paper, "Scaling axes"). Depth composes with all of them and decides nothing.
-GROWING = {"I": {"N", "N_e"}, "II": {"N", "M", "K"}, "III": {"N", "N_e", "M", "K"}}
+# Depth composes with all regimes and decides nothing.
 _AXES = ("N", "N_e", "M", "K")
 # Beyond this spread "they grow in proportion" is no longer what the numbers say.
 _LARGEST_SPREAD = 2.0
 
 
-def infer(base: Shape | None, target: Shape) -> str:
+def infer(base: Shape | None, target: Shape) -> Regime:
     """The regime, or a ValueError that says why the shapes leave it open."""
     if base is None:
         raise ValueError(_ask("there is no base to infer it from"))
@@ -29,11 +28,9 @@ def infer(base: Shape | None, target: Shape) -> str:
     if not growing:
         what = "only depth grows" if target.depth != base.depth else "base and target have the same sizes"
         raise ValueError(_ask(what))
-    matches = [regime for regime in REGIMES if GROWING[regime] == growing]
+    matches = [regime for regime in REGIMES if regime.grows == growing]
     if not matches:
-        listed = "; ".join(
-            f"{regime} grows {', '.join(a for a in _AXES if a in GROWING[regime])}" for regime in REGIMES
-        )
+        listed = "; ".join(f"{regime} grows {', '.join(a for a in _AXES if a in regime.grows)}" for regime in REGIMES)
         raise ValueError(
             _ask(f"{_names(growing)} grow{'s' if len(growing) == 1 else ''}, which is none of them ({listed})")
         )
@@ -44,7 +41,7 @@ def infer(base: Shape | None, target: Shape) -> str:
     return matches[0]
 
 
-def outside_theory(base: Shape | None, target: Shape, regime: str | None) -> list[str]:
+def outside_theory(base: Shape | None, target: Shape, regime: Regime | None) -> list[str]:
     """What the theory does not cover in this step, in words."""
     if base is None:
         return []
@@ -55,7 +52,7 @@ def outside_theory(base: Shape | None, target: Shape, regime: str | None) -> lis
             "the theory holds for a fixed share"
         )
     growing = {axis for axis in _AXES if target.dims[axis] > base.dims[axis]}
-    fitting = [name for name, axes in GROWING.items() if axes == growing]
+    fitting = [each for each in REGIMES if each.grows == growing]
     if regime is not None and fitting and regime not in fitting:
         found.append(
             f"regime {regime} is used, but base to target grows {_names(growing)}, which is regime {fitting[0]}"
@@ -64,7 +61,7 @@ def outside_theory(base: Shape | None, target: Shape, regime: str | None) -> lis
 
 
 def _ask(reason: str) -> str:
-    return f"regime cannot be inferred: {reason}; say which one applies (--regime {'|'.join(REGIMES)})"
+    return f"regime cannot be inferred: {reason}; say which one applies (--regime {'|'.join(map(str, REGIMES))})"
 
 
 def _names(axes: set[str] | list[str]) -> str:

@@ -21,9 +21,10 @@ from mssp._numbers import positive, positive_or_zero
 from mssp.planning import document, recipe, table, validation
 from mssp.planning.growth import infer, outside_theory
 from mssp.planning.parameter import Dims, ParamInfo, check_fits, own_dims, with_fans
-from mssp.planning.power import Power
+from mssp.planning.power import Factor, Power
 from mssp.planning.recipe import PlanWarning, Recipe
-from mssp.planning.rules import BIASES, GAINS, REGIME_FREE, ROLES, Rule, check_cell, check_names, rule
+from mssp.planning.rules import BIASES, GAINS, ROLES, Rule
+from mssp.planning.setting import ADAMW, MSSP, ZERO, Optimizer, Regime, Scheme, Setting
 from mssp.planning.shape import Shape
 from mssp.planning.validation import ALL, WEIGHT_ROLES
 
@@ -39,7 +40,7 @@ class Values:
     eps: float | None
     grad_scale: float
     weight_decay: float
-    tied: bool
+    shared: float  # of their start, what all experts have in common
     zero: bool
     source: str
 
@@ -50,10 +51,13 @@ class Values:
                 raise ValueError(f"{name} of {self.role} comes to {number}: outside the range of floating point")
 
     def json(self) -> dict[str, float | bool | str | None]:
-        return {name: number for name, number in vars(self).items() if name != "role"}
+        """As plan files have it: a share is written where it is neither none nor all."""
+        entries = {name: value for name, value in vars(self).items() if name not in ("role", "shared")}
+        in_part = {} if self.shared in (0, 1) else {"shared": self.shared}
+        before = dict.fromkeys(("init_std", "lr", "lr_scale", "eps", "grad_scale", "weight_decay"))
+        return {**before, "tied": self.shared == 1, **entries, **in_part}
 
 
-DEFAULT_EPS = 1e-8  # Adam's, at the base
 _FORWARD = {"aggregation": Power(K=-1), "residual": Power(L=-1), "tied_readout": Power(N=-1)}
 
 
@@ -66,14 +70,10 @@ class Plan:
 
     target: Shape
     base: Shape | None
-    scheme: str
-    optimizer: str
-    regime: str | None
+    setting: Setting
     lr: float
     eps: float | None
     weight_decay: float
-    readout: str
-    as_printed: bool
     grad_scale: bool
     lr_mult: Mapping[str, float]
     init_mult: Mapping[str, float]
@@ -81,16 +81,36 @@ class Plan:
     aggregation_mult: float
     recipe: Recipe
     tuned_with: Recipe
+    rest_lr: float | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)
+
+    # -- its setting, in words ---------------------------------------------------------------------------------------
+
+    @property
+    def scheme(self) -> str:
+        return self.setting.scheme.name
+
+    @property
+    def optimizer(self) -> str:
+        return self.setting.optimizer.name
+
+    @property
+    def regime(self) -> str | None:
+        return None if self.setting.regime is None else self.setting.regime.name
+
+    @property
+    def readout(self) -> str:
+        return self.setting.readout
+
+    @property
+    def as_printed(self) -> bool:
+        return self.setting.as_printed
 
     # -- the numbers --------------------------------------------------------------------------------------------------
 
     def rule(self, role: str) -> Rule:
         """The rule of one role, with this plan's choice of readout."""
-        found = rule(role, self.scheme, self.regime, self.optimizer, self.as_printed)
-        if role == "readout" and self.readout != "scheme":
-            return replace(found, init_std=None if self.readout == "zero" else Power(N=-1))
-        return found
+        return self.setting.rule(role)
 
     @cached_property
     def roles(self) -> Mapping[str, Values]:
@@ -102,8 +122,8 @@ class Plan:
         return MappingProxyType(found)
 
     def _values(self, rule: Rule, target: Dims, base: Dims | None) -> Values:
-        def scale(power: Power) -> float:
-            return power.value(target) if base is None else power.ratio(target, base)
+        def scale(factor: Factor) -> float:
+            return factor.value(target) if base is None else factor.ratio(target, base)
 
         lr_scale = scale(rule.lr)
         eps_scale = 1.0 if rule.eps is None else scale(rule.eps)
@@ -112,15 +132,20 @@ class Plan:
         return Values(
             role=rule.role,
             init_std=self._init_std(rule, target, base),
-            lr=self.lr * self.lr_mult.get(rule.role, 1.0) * lr_scale,
+            lr=self.tuned_lr(rule.role) * self.lr_mult.get(rule.role, 1.0) * lr_scale,
             lr_scale=lr_scale,
             eps=eps,
             grad_scale=1 / eps_scale if self.grad_scale else 1.0,
             weight_decay=self.weight_decay / lr_scale if decays else 0.0,
-            tied=rule.tied,
+            shared=rule.shared,
             zero=rule.zero,
             source=rule.source,
         )
+
+    def tuned_lr(self, role: str) -> float:
+        """What was tuned at the base for the optimizer that moves this role."""
+        takes_the_rest = self.rest_lr is not None and self.setting.optimizer_of(role) is not self.setting.optimizer
+        return self.rest_lr if takes_the_rest and self.rest_lr is not None else self.lr
 
     def _init_std(self, rule: Rule, target: Dims, base: Dims | None) -> float:
         if rule.init_std is None:
@@ -159,7 +184,7 @@ class Plan:
         if which not in _FORWARD:
             raise ValueError(f"unknown multiplier {which!r}: use one of {', '.join(_FORWARD)}")
         power = _FORWARD[which]
-        if self.scheme in REGIME_FREE:
+        if not self.setting.scheme.averages:
             power = Power()
         factor = self.aggregation_mult if which == "aggregation" else 1.0
         if relative and self.base:
@@ -173,7 +198,10 @@ class Plan:
 
         What ``recipe`` and ``target.inputs`` leave open stays as it is.
         """
-        asked = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "warnings"}
+        asked = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("setting", "warnings")
+        }
+        asked |= self.setting.words()
         if isinstance(target, Shape):
             target = target.with_inputs(self.target.inputs)
         now, _ = validation.recipes(recipe, self.recipe)
@@ -231,12 +259,12 @@ def plan(
     base: Shape | None = None,
     *,
     lr: float,
-    scheme: str = "mssp",
-    optimizer: str = "adamw",
-    regime: str | None = None,
+    scheme: str | Scheme = MSSP,
+    optimizer: str | Optimizer = ADAMW,
+    regime: str | Regime | None = None,
     eps: float | None = None,
     weight_decay: float = 0.0,
-    readout: str = "zero",
+    readout: str = ZERO,
     as_printed: bool = False,
     grad_scale: bool = False,
     lr_mult: Mapping[str, float] | None = None,
@@ -245,14 +273,15 @@ def plan(
     aggregation_mult: float = 1.0,
     recipe: Recipe | None = None,
     tuned_with: Recipe | None = None,
+    rest_lr: float | None = None,
 ) -> Plan:
     """Carry hyperparameters tuned at ``base`` to ``target``.
 
     >>> base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
     >>> target = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)
     >>> carried = plan(target, base, lr=4e-3, weight_decay=0.1)
-    >>> carried.regime, carried.roles["expert_in"].lr, carried.roles["expert_in"].tied
-    ('III', 0.0005, True)
+    >>> carried.regime, carried.roles["expert_in"].lr, carried.roles["expert_in"].shared
+    ('III', 0.0005, 1.0)
 
     Args:
         target, base: dimensions; without a base every Power is evaluated on the target itself.
@@ -266,21 +295,18 @@ def plan(
         init_std: standard deviations tuned at the base: a number, or by role with ``all``. Otherwise the constant is 1.
         aggregation_mult: a tuned factor on the aggregation multiplier.
         recipe, tuned_with: batch, steps, warmup and betas at the target and at the base, to be warned of changes.
+        rest_lr: for an optimizer that leaves some roles to another one: the learning rate tuned for those.
     """
-    check_names(scheme, optimizer, regime)
+    setting = Setting.of(scheme, regime, optimizer, readout, as_printed)
     target, base = validation.shapes(target, base)
     recipe, tuned_with = validation.recipes(recipe, tuned_with)
     asked = Plan(
         target=target,
         base=base,
-        scheme=scheme,
-        optimizer=optimizer,
-        regime=regime,
+        setting=setting,
         lr=positive("lr", lr),
-        eps=positive("eps", eps) if eps is not None else None if optimizer == "sgd" else DEFAULT_EPS,
+        eps=setting.optimizer.eps if eps is None else positive("eps", eps),
         weight_decay=positive_or_zero("weight_decay", weight_decay),
-        readout=readout,
-        as_printed=as_printed,
         grad_scale=grad_scale,
         lr_mult=validation.by_role("lr_mult", lr_mult, ROLES),
         init_mult=validation.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
@@ -288,17 +314,17 @@ def plan(
         aggregation_mult=positive("aggregation_mult", aggregation_mult),
         recipe=recipe,
         tuned_with=tuned_with,
+        rest_lr=None if rest_lr is None else positive("rest_lr", rest_lr),
     )
     validation.check(asked)
-    if regime is None and scheme not in REGIME_FREE:
-        asked = replace(asked, regime=infer(base, target))
-    check_cell(scheme, asked.regime, optimizer)
-    return _warned(asked)
+    if setting.regime is None and not setting.scheme.regime_free:
+        setting = replace(setting, regime=infer(base, target))
+    return _warned(replace(asked, setting=setting.checked()))
 
 
 def _warned(made: Plan) -> Plan:
     """The plan with its warnings, which are also raised as Python warnings."""
-    found = outside_theory(made.base, made.target, made.regime) + recipe.changes(made.tuned_with, made.recipe)
+    found = outside_theory(made.base, made.target, made.setting.regime) + recipe.changes(made.tuned_with, made.recipe)
     if made.rule("router").zero and made.target.active < made.target.experts:
         found.append(
             f"the router starts at zero and routes to {made.target.active} of {made.target.experts}: "

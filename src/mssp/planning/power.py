@@ -1,4 +1,4 @@
-"""Monomials in the dimensions of a model: the language the paper's tables are written in.
+"""Factors: monomials in the dimensions of a model, the language of the paper's tables, and the smaller of two of them.
 
 >>> N, L = Power(N=1), Power(L=1)
 >>> 1 / (N * L)
@@ -11,12 +11,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from typing import Any, Protocol
 
 from mssp.planning.shape import FANS, SYMBOLS
 
 # Fixed printing order, so that equal Powers always look equal.
 _ORDER = ("M", "N", "N_e", "K", "D", *FANS, "L")
 _SUPERSCRIPTS = str.maketrans("-0123456789/", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹ᐟ")
+
+
+class Factor(Protocol):
+    """What a cell of a table holds: a number that follows from the dimensions."""
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Every dimension that it speaks of."""
+        ...
+
+    def value(self, dims: Mapping[str, float]) -> float: ...
+
+    def ratio(self, target: Mapping[str, float], base: Mapping[str, float]) -> float:
+        """``value(target) / value(base)``, exactly 1 where the two agree."""
+        ...
+
+    def substitute(self, replacements: Mapping[str, Power]) -> Factor: ...
+
+    def grows_with(self, symbol: str) -> bool: ...
+
+    def plain(self) -> str:
+        """In characters that every file can hold."""
+        ...
+
+    def json(self) -> dict[str, Any]: ...
+
+    def __mul__(self, other: Power) -> Factor: ...
+
+    def __rtruediv__(self, one: int) -> Factor: ...
 
 
 class Power(Mapping[str, Fraction]):
@@ -62,6 +92,13 @@ class Power(Mapping[str, Fraction]):
             raise ValueError(f"a Power has no constant factor: write 1 / power, not {one} / power")
         return self**-1
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        return frozenset(self)
+
+    def grows_with(self, symbol: str) -> bool:
+        return self.get(symbol, 0) > 0
+
     def substitute(self, replacements: Mapping[str, Power]) -> Power:
         """Replace symbols by Powers.
 
@@ -92,6 +129,14 @@ class Power(Mapping[str, Fraction]):
         """
         return {symbol: str(exponent) for symbol, exponent in self.items()}
 
+    def plain(self) -> str:
+        """In characters that every file can hold.
+
+        >>> Power(N=-1, L=-1).plain(), Power(M="1/2", N_e="-1/2").plain(), Power().plain()
+        ('N^-1 L^-1', 'M^1/2 N_e^-1/2', '1')
+        """
+        return " ".join(symbol if exponent == 1 else f"{symbol}^{exponent}" for symbol, exponent in self.items()) or "1"
+
     def __str__(self) -> str:
         if not self:
             return "1"
@@ -99,6 +144,72 @@ class Power(Mapping[str, Fraction]):
 
     def __repr__(self) -> str:
         return f"Power('{self}')"
+
+
+class Least:
+    """The smallest of several Powers, for what follows one dimension until another one stops it.
+
+    >>> boost = Least(Power(K=1), Power(N=1, N_e=-1)) ** Fraction(1, 2)
+    >>> boost, boost.value({"K": 9, "N": 64, "N_e": 16}), 1 / boost
+    (min(K¹ᐟ², N¹ᐟ²N_e⁻¹ᐟ²), 2.0, max(K⁻¹ᐟ², N⁻¹ᐟ²N_e¹ᐟ²))
+
+    A negative power of it is the largest of its parts.
+    """
+
+    __slots__ = ("_largest", "_parts")
+
+    def __init__(self, *parts: Power, largest: bool = False) -> None:
+        if len(parts) < 2:
+            raise ValueError(f"the smallest of {len(parts)} Powers is no choice: give two or more")
+        self._parts, self._largest = parts, largest
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        return frozenset().union(*self._parts)
+
+    def grows_with(self, symbol: str) -> bool:
+        return any(part.grows_with(symbol) for part in self._parts)
+
+    def substitute(self, replacements: Mapping[str, Power]) -> Least:
+        return Least(*(part.substitute(replacements) for part in self._parts), largest=self._largest)
+
+    def value(self, dims: Mapping[str, float]) -> float:
+        return (max if self._largest else min)(part.value(dims) for part in self._parts)
+
+    def ratio(self, target: Mapping[str, float], base: Mapping[str, float]) -> float:
+        return self.value(target) / self.value(base)
+
+    def plain(self) -> str:
+        return f"{self._name}({', '.join(part.plain() for part in self._parts)})"
+
+    def json(self) -> dict[str, Any]:
+        return {self._name: [part.json() for part in self._parts]}
+
+    @property
+    def _name(self) -> str:
+        return "max" if self._largest else "min"
+
+    def __mul__(self, other: Power) -> Least:
+        return Least(*(part * other for part in self._parts), largest=self._largest)
+
+    def __pow__(self, exponent: int | Fraction) -> Least:
+        return Least(*(part**exponent for part in self._parts), largest=self._largest != (exponent < 0))
+
+    def __rtruediv__(self, one: int) -> Least:
+        if one != 1:
+            raise ValueError(f"a factor of a table has no constant: write 1 / factor, not {one} / factor")
+        return self**-1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Least) and (self._parts, self._largest) == (other._parts, other._largest)
+
+    def __hash__(self) -> int:
+        return hash((self._parts, self._largest))
+
+    def __str__(self) -> str:
+        return f"{self._name}({', '.join(map(str, self._parts))})"
+
+    __repr__ = __str__
 
 
 assert set(_ORDER) == {*SYMBOLS, *FANS}, "every symbol of a Shape needs a place in the printing order"

@@ -9,32 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from mssp._tables import align, markdown_table, number
 from mssp.planning.document import MISSING, differences, document
-from mssp.planning.power import Power
+from mssp.planning.power import Factor
 from mssp.planning.rules import BIASES, GAINS, Rule
 from mssp.planning.shape import SYMBOLS
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan
 
-SCHEME_NAMES = {
-    "mssp": "MSSP",
-    "mup": "μP",
-    "mup-heuristic": "μP by shape",
-    "sp": "SP",
-    "ntp": "NTP",
-    "jiang": "Jiang et al.",
-}
-OPTIMIZER_NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
-
 
 def title(plan: Plan) -> str:
-    regime = f"Regime {plan.regime}, " if plan.regime else ""
-    return f"{SCHEME_NAMES[plan.scheme]}, {regime}{OPTIMIZER_NAMES[plan.optimizer]}"
+    setting = plan.setting
+    regime = f"Regime {setting.regime}, " if setting.regime else ""
+    return f"{setting.scheme.title}, {regime}{setting.optimizer.title}"
 
 
 def facts(plan: Plan) -> list[tuple[str, str]]:
     """What stands above the table: name and text."""
     tuned = [f"lr {number(plan.lr)}"]
+    tuned += [f"lr of the rest {number(plan.rest_lr)}"] if plan.rest_lr is not None else []
     tuned += [f"eps {number(plan.eps)}"] if plan.eps is not None else []
     tuned += [f"weight decay {number(plan.weight_decay)}"] if plan.weight_decay else []
     for name, entries in (("lr_mult", plan.lr_mult), ("init_mult", plan.init_mult), ("init_std", plan.init_std)):
@@ -51,7 +43,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
 
 def columns(plan: Plan) -> list[str]:
     scaled = ["grad scale"] if plan.grad_scale else []
-    adam = ["eps", *scaled] if plan.optimizer != "sgd" else []
+    adam = ["eps", *scaled] if plan.setting.optimizer.eps is not None else []
     return ["role", "init std", "lr", *adam, *(["wd"] if plan.weight_decay else []), "note"]
 
 
@@ -65,13 +57,21 @@ def rows(plan: Plan) -> Iterator[list[str]]:
             by_gradient = [number(values.eps), _cell(rule, values.grad_scale, 1 / rule.eps)]
             row += by_gradient if plan.grad_scale else [_cell(rule, values.eps, rule.eps)]
         row += [number(values.weight_decay)] if plan.weight_decay else []
-        notes = ["tied"] if values.tied else ["zero"] if values.zero and role not in BIASES else []
+        notes = (
+            ["tied"]
+            if values.shared == 1
+            else [f"shared {number(values.shared)}"]
+            if values.shared
+            else ["zero"]
+            if values.zero and role not in BIASES
+            else []
+        )
         notes += [values.source] if values.source != "table" else []
         yield [*row, ", ".join(notes)]
 
 
-def _cell(rule: Rule, value: float, power: Power) -> str:
-    return f"{number(value)}\t{rule.by_shape(power)}"
+def _cell(rule: Rule, value: float, factor: Factor) -> str:
+    return f"{number(value)}\t{rule.by_shape(factor)}"
 
 
 def lines(plan: Plan, heading: str = "") -> list[str]:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from mssp._numbers import positive
 from mssp.planning.recipe import Recipe
 from mssp.planning.rules import BIASES, GAINS, ROLES
+from mssp.planning.setting import READOUTS
 from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan
 
-READOUTS = ("zero", "mup", "scheme")
 WEIGHT_ROLES = tuple(role for role in ROLES if role not in GAINS | BIASES)
 ALL = "all"  # in init_std and init_mult: every weight matrix
 
@@ -26,12 +26,15 @@ def check(plan: Plan) -> None:
             raise ValueError(f"{name} must be True or False, got {getattr(plan, name)!r}")
     if plan.readout not in READOUTS:
         raise ValueError(f"unknown readout {plan.readout!r}: use one of {', '.join(READOUTS)}")
-    if plan.weight_decay and plan.optimizer != "adamw":
-        raise ValueError(f"weight_decay is for adamw, not {plan.optimizer}: set it to 0 or use adamw")
+    optimizer = plan.setting.optimizer
+    if plan.weight_decay and not optimizer.decays:
+        raise ValueError(f"weight_decay is for adamw, not {optimizer}: set it to 0 or use adamw")
     adams_own = {"eps": plan.eps, "grad_scale": plan.grad_scale or None, "betas": plan.recipe.betas}
     for name, given in adams_own.items():
-        if plan.optimizer == "sgd" and given is not None:
-            raise ValueError(f"{name} is Adam's: leave it out with sgd")
+        if optimizer.eps is None and given is not None:
+            raise ValueError(f"{name} is Adam's: leave it out with {optimizer}")
+    if plan.rest_lr is not None and optimizer.rest is None:
+        raise ValueError(f"rest_lr is for optimizers that leave roles to another one: leave it out with {optimizer}")
 
 
 def shapes(target: Shape, base: Shape | None) -> tuple[Shape, Shape | None]:

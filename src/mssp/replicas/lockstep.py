@@ -106,7 +106,7 @@ class Lockstep:
         values = resolved(replicas, program.infos)
         self.parameters, self.constants = program.setup(replicas, values, self.device)
         self._optimizer = Optimizer(
-            replicas[0].plan.optimizer,
+            replicas[0].plan.setting.optimizer,
             self.parameters,
             {name: rates(each, self.device) for name, each in values.items()},
             betas_of(replicas),

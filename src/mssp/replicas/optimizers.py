@@ -7,13 +7,15 @@ Shapes: R replicas, B batch, O outputs and I inputs of a layer, G groups of repl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from mssp.measure.magnitudes import rms, rms_of_products
 from mssp.nn.experts.backend import runs_triton
+from mssp.planning import setting
+from mssp.planning.setting import ADAM, ADAMW, SGD
 from mssp.replicas.program import Factored, Gradient, Rates, per_replica
 
 
@@ -30,7 +32,7 @@ class Optimizer:
 
     def __init__(
         self,
-        kind: str,
+        kind: setting.Optimizer,
         parameters: Mapping[str, Tensor],
         rates: Mapping[str, Rates],
         betas: tuple[float, float],
@@ -44,7 +46,10 @@ class Optimizer:
         self._scales = {name: bool((each.grad_scale != 1).any()) for name, each in rates.items()}
         self.means: dict[str, Tensor] = {}
         self.squares: dict[str, Tensor] = {}
-        if kind != "sgd":
+        if kind not in _UPDATES:
+            known = ", ".join(each.title for each in _UPDATES)
+            raise ValueError(f"replicas have no update of {kind.title}, only of {known}: add it to _UPDATES")
+        if kind.moments:
             self.means = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
             self.squares = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
 
@@ -70,12 +75,13 @@ class Optimizer:
                 shrink = None if shrink is None else torch.where(alive, shrink, 1.0)
             if shrink is not None:
                 parameter.mul_(_like(shrink, parameter))
-            if self.kind == "sgd":
-                parameter.addcmul_(gradient, _like(lr, parameter), value=-1)
-            else:
-                self._adam(name, gradient, lr)
+            _UPDATES[self.kind](self, name, gradient, lr)
 
-    def _adam(self, name: str, gradient: Tensor, lr: Tensor) -> None:
+    def sgd(self, name: str, gradient: Tensor, lr: Tensor) -> None:
+        parameter = self.parameters[name]
+        parameter.addcmul_(gradient, _like(lr, parameter), value=-1)
+
+    def adam(self, name: str, gradient: Tensor, lr: Tensor) -> None:
         parameter, mean, square = self.parameters[name], self.means[name], self.squares[name]
         first, second = self._bias_corrections()
         # On a CPU a number, as torch.optim has it; asking a GPU for it would wait.
@@ -90,7 +96,7 @@ class Optimizer:
         return first, second.sqrt()
 
     def _fuses(self, parameter: Tensor) -> bool:
-        return runs_triton(parameter.device.type, parameter.dtype)
+        return self.kind in _FUSED and runs_triton(parameter.device.type, parameter.dtype)
 
     def _fused_step(self, name: str, gradient: Factored, shrink: Tensor | None, alive: Tensor) -> None:
         from mssp.replicas import kernels
@@ -103,7 +109,7 @@ class Optimizer:
             self.squares.get(name),
             gradient.rows,
             gradient.columns,
-            step_size=(each.lr if self.kind == "sgd" else each.lr / first).float(),
+            step_size=(each.lr if self.kind is SGD else each.lr / first).float(),
             eps=each.eps.float(),
             shrink=None if shrink is None else shrink.float(),
             alive=alive,
@@ -111,6 +117,15 @@ class Optimizer:
             root_correction=second.float(),
             tf32=self.tf32,
         )
+
+
+# How each optimizer moves a parameter by its gradient; decay is applied before.
+_UPDATES: dict[setting.Optimizer, Callable[[Optimizer, str, Tensor, Tensor], None]] = {
+    SGD: Optimizer.sgd,
+    ADAM: Optimizer.adam,
+    ADAMW: Optimizer.adam,
+}
+_FUSED = frozenset({SGD, ADAM, ADAMW})  # those that the kernels compute
 
 
 def _scaled(gradient: Gradient, factor: Tensor) -> Gradient:

@@ -154,11 +154,11 @@ def initial_weights(
     """
     stack = torch.zeros(len(replicas), *shape, device=device)
     whole = tuple(slice(0, size) for size in shape)
-    shared: dict[tuple[int, bool], list[int]] = {}
+    drawn_alike: dict[tuple[int, float], list[int]] = {}
     for index, (replica, each) in enumerate(zip(replicas, values, strict=True)):
         if not each.zero:
-            shared.setdefault((replica.seed, each.tied), []).append(index)
-    for (seed, _), members in shared.items():
+            drawn_alike.setdefault((replica.seed, each.shared), []).append(index)
+    for (seed, _), members in drawn_alike.items():
         unit = replace(values[members[0]], init_std=1.0)
         normals = draw(shape, whole, info, unit, seed, torch.float32).to(device)
         for index in members:  # one at a time: a product of all of them would need their memory once more

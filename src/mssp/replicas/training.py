@@ -16,6 +16,7 @@ from torch import Tensor
 from mssp._numbers import positive_int
 from mssp.data.dataset import Dataset, Split, subset
 from mssp.nn.experts.backend import runs_triton
+from mssp.planning.setting import Optimizer
 from mssp.replicas.lockstep import NAMES, Lockstep
 from mssp.replicas.program import Program, Replica, check_alike
 
@@ -35,17 +36,17 @@ def free_bytes(device: torch.device) -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def bytes_per_replica(program: Program, optimizer: str, batch: int, device: torch.device) -> int:
+def bytes_per_replica(program: Program, optimizer: Optimizer, batch: int, device: torch.device) -> int:
     """Parameters, moments, gradients and activations of one replica in training."""
     sizes = [torch.Size(shape).numel() for shape in program.shapes.values()]
-    copies = 1 if optimizer == "sgd" else 3
+    copies = 1 + optimizer.moments
     floats = copies * sum(sizes) + batch * program.floats_per_example()
     if not runs_triton(device.type, torch.float32):
         floats += sum(sizes) + 2 * max(sizes)  # gradients, and what elementwise operations leave between them
     return floats * _FLOAT
 
 
-def replicas_that_fit(program: Program, optimizer: str, batch: int, device: torch.device) -> int:
+def replicas_that_fit(program: Program, optimizer: Optimizer, batch: int, device: torch.device) -> int:
     each = bytes_per_replica(program, optimizer, batch, device)
     fitting = int(_SHARE * free_bytes(device) // each)
     if not fitting:
@@ -162,7 +163,7 @@ def train(
         on_step: told, after every step, how many replicas took it.
     """
     check_alike(replicas)
-    fitting = replicas_that_fit(program, replicas[0].plan.optimizer, schedule.batch, feed.device)
+    fitting = replicas_that_fit(program, replicas[0].plan.setting.optimizer, schedule.batch, feed.device)
     found: list[Outcome] = []
     for part in even_parts(len(replicas), min(fitting, largest or fitting)):
         found += _train_halving(program, replicas[part], feed, schedule, precision, on_step)

@@ -90,7 +90,7 @@ def _by_role(passed: Mapping[str, Tensor], infos: Iterable[ParamInfo]) -> dict[s
 
 def _told(lockstep: Lockstep, infos: Iterable[ParamInfo]) -> dict[str, Tensor]:
     told = {"aggregation": lockstep.constants["aggregation"].flatten().double()}
-    if lockstep.replicas[0].plan.optimizer != "sgd":
+    if lockstep.replicas[0].plan.setting.optimizer.eps is not None:
         # A role's parameters share their eps: those of an MLP's blocks have one shape.
         rates = {info.role: lockstep.rates[info.name] for info in infos}
         # Scaling gradients up is, to Adam, scaling eps down.

@@ -20,9 +20,10 @@ from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
 from mssp.dmft.document import Overlay
 from mssp.planning.plans import Plan
+from mssp.planning.setting import II, SGD, Setting
 from mssp.store.runs import STATUSES, Run, Store
 from mssp.sweep import grids, transfer_text
-from mssp.sweep.transfer import METRICS, Metric, Setting, Transfer, transfers
+from mssp.sweep.transfer import METRICS, Contender, Metric, Transfer, transfers
 from mssp.sweep.transfer_text import RecordedSweep
 from mssp.sweep.trial import Trial
 
@@ -40,7 +41,7 @@ class Swept:
         plain: they grow from a plain model, without any multiplier.
     """
 
-    setting: Setting
+    contender: Contender
     outcome: Transfer
     base_width: int | None
     multipliers: str
@@ -48,7 +49,7 @@ class Swept:
 
     @property
     def name(self) -> str:
-        return " · ".join(filter(None, (str(self.setting), self.multipliers)))
+        return " · ".join(filter(None, (str(self.contender), self.multipliers)))
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Search:
     experiment: str
     data: str
     steps: int
-    setting: Setting
+    contender: Contender
     metric: Metric
     best: Trial
     score: float
@@ -76,7 +77,7 @@ class Search:
 
     def is_first_look_of(self, other: Search) -> bool:
         """Whether it is the shorter training of the same: a search may look at all of its runs before it chooses."""
-        same = (self.data, self.setting, self.best.width) == (other.data, other.setting, other.best.width)
+        same = (self.data, self.contender, self.best.width) == (other.data, other.contender, other.best.width)
         return same and self.steps < other.steps
 
 
@@ -103,10 +104,9 @@ class Checked:
 
     def is_of(self, swept: Swept, data: str) -> bool:
         """Whether it is a check of the models that were swept."""
-        check, setting = self.check, swept.setting
+        check, contender = self.check, swept.contender
         return (
-            (check.scheme, check.regime, check.optimizer, check.readout, self.active, check.axis)
-            == (setting.scheme, setting.regime, setting.optimizer, setting.readout, setting.active, "width")
+            (check.setting, self.active, check.axis) == (contender.setting, contender.active, "width")
             and self.data == data
             and self.base_width == swept.base_width
         )
@@ -197,24 +197,24 @@ def sweep_of(experiment: str, data: str, runs: Sequence[Run], asked: str | None 
         asked: the metric to judge by; None for the usual one.
     """
     metric = METRICS[asked] if asked is not None else _default_metric(runs)
-    groups: dict[tuple[Setting, str], list[Trial]] = {}
+    groups: dict[tuple[Contender, str], list[Trial]] = {}
     for run in runs:
         trial = Trial.from_json(run.spec)
-        groups.setdefault((Setting.of(trial), _multipliers(trial)), []).append(trial)
+        groups.setdefault((Contender.of(trial), _multipliers(trial)), []).append(trial)
     swept = []
-    for (setting, words), trials in groups.items():
+    for (contender, words), trials in groups.items():
         found = transfers(runs, metric, trials)
-        if setting in found:
-            alone = sum(other == setting for other, _ in groups) == 1
+        if contender in found:
+            alone = sum(other == contender for other, _ in groups) == 1
             base, plain = trials[0].base_width, words == _multipliers(replace(_ONE, base_width=trials[0].base_width))
-            swept.append(Swept(setting, found[setting], base, "" if alone else words, plain and base is not None))
+            swept.append(Swept(contender, found[contender], base, "" if alone else words, plain and base is not None))
     counts = dict.fromkeys(STATUSES, 0)
     for run in runs:
         counts[run.status] += 1
     return Sweep(experiment, data, swept, counts)
 
 
-_ONE = Trial("II", "mssp", "sgd", 16, 0, 1.0)
+_ONE = Trial(Setting(regime=II, optimizer=SGD), 16, 0, 1.0)
 
 
 def _multipliers(trial: Trial) -> str:
@@ -232,19 +232,19 @@ def _default_metric(runs: Sequence[Run]) -> Metric:
 
 def _searches(experiment: str, data: str, runs: Sequence[Run], steps: int) -> list[Search]:
     metric = METRICS["validation_top5"]
-    groups: dict[tuple[Setting, int], list[tuple[Trial, float]]] = {}
+    groups: dict[tuple[Contender, int], list[tuple[Trial, float]]] = {}
     for run in runs:
         if run.status in _DONE:
             trial = Trial.from_json(run.spec)
             score = run.metrics[metric.name] if run.diverged_at is None else math.nan
-            groups.setdefault((Setting.of(trial), trial.width), []).append((trial, score))
+            groups.setdefault((Contender.of(trial), trial.width), []).append((trial, score))
     found = []
-    for (setting, _), tried in groups.items():
+    for (contender, _), tried in groups.items():
         finite = [(trial, score) for trial, score in tried if math.isfinite(score)]
         # A search over learning rates alone has nothing to show over multipliers.
         if finite and len({tuple(grids.point_of(trial).items()) for trial, _ in tried}) > 1:
             best, score = max(finite, key=lambda each: each[1])
-            found.append(Search(experiment, data, steps, setting, metric, best, score, tried))
+            found.append(Search(experiment, data, steps, contender, metric, best, score, tried))
     return found
 
 

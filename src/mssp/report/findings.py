@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mssp.coordcheck.judgement import WIDEST
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import judged_of, vague_of
-from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.planning.setting import Setting
 from mssp.report.contents import Checked, Contents
 from mssp.report.page.document import Cell, Row, Table
 from mssp.sweep.transfer import Outcome
@@ -27,9 +27,7 @@ class Finding:
         more: what else tells it apart: routing, readout, multipliers, that it is recorded; mostly nothing.
     """
 
-    scheme: str
-    regime: str
-    optimizer: str
+    setting: Setting
     data: str
     more: str = ""
     outcome: Outcome | None = None
@@ -38,13 +36,14 @@ class Finding:
     @property
     def name(self) -> str:
         """As ``MSSP · Regime II · SGD · spectra``."""
-        regime = f"Regime {self.regime}" if self.regime else ""
-        parts = (SCHEME_NAMES[self.scheme], regime, OPTIMIZER_NAMES[self.optimizer], self.data, self.more)
+        setting = self.setting
+        regime = f"Regime {setting.regime}" if setting.regime else ""
+        parts = (setting.scheme.title, regime, setting.optimizer.title, self.data, self.more)
         return " · ".join(filter(None, parts))
 
     @property
     def tags(self) -> dict[str, str]:
-        return tags(self.regime, self.optimizer, self.data)
+        return tags(self.setting, self.data)
 
     @property
     def sentence(self) -> str:
@@ -75,9 +74,10 @@ _DRIFT = {"stays": "good", "drifts up": "bad", "drifts down": "bad", "unclear": 
 _TREND = {"yes": "good", "no": "bad", "stalls": "unsure", "unclear": "unsure"}
 
 
-def tags(regime: str | None, optimizer: str, data: str) -> dict[str, str]:
+def tags(setting: Setting, data: str) -> dict[str, str]:
     """What filters go by."""
-    found = {"regime": regime or "", "optimizer": OPTIMIZER_NAMES[optimizer], "data": data}
+    regime = "" if setting.regime is None else setting.regime.name
+    found = {"regime": regime, "optimizer": setting.optimizer.title, "data": data}
     return {name: value for name, value in found.items() if value}
 
 
@@ -90,26 +90,22 @@ def findings_of(contents: Contents) -> list[Finding]:
             mine = next((checked for checked in contents.checks if checked.is_of(each, sweep.data)), None)
             used += [] if mine is None else [mine]
             check = None if mine is None else mine.check
-            setting = each.setting
-            more = " · ".join(filter(None, (setting.details, each.multipliers)))
-            found.append(
-                Finding(setting.scheme, setting.regime, setting.optimizer, sweep.data, more, each.outcome, check)
-            )
+            more = " · ".join(filter(None, (each.contender.details, each.multipliers)))
+            found.append(Finding(each.contender.setting, sweep.data, more, each.outcome, check))
     for checked in contents.checks:
         if not any(checked is other for other in used):
             check, more = checked.check, _details(checked)
-            found.append(Finding(check.scheme, check.regime or "", check.optimizer, checked.data, more, None, check))
+            found.append(Finding(check.setting, checked.data, more, None, check))
     for kept in contents.recorded:
         data = kept.experiment.partition(",")[0]
-        for setting, outcome in kept.outcomes.items():
-            more = " · ".join(filter(None, (setting.details, "recorded")))
-            found.append(Finding(setting.scheme, setting.regime, setting.optimizer, data, more, outcome))
+        for contender, outcome in kept.outcomes.items():
+            more = " · ".join(filter(None, (contender.details, "recorded")))
+            found.append(Finding(contender.setting, data, more, outcome))
     return found
 
 
 def _details(checked: Checked) -> str:
-    readout = "" if checked.check.readout == "zero" else f"readout {checked.check.readout}"
-    return " · ".join(filter(None, (readout, checked.details)))
+    return " · ".join(filter(None, (checked.check.setting.details, checked.details)))
 
 
 def overview(found: list[Finding]) -> Table:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from mssp._environment import __version__
 from mssp.coordcheck import text as check_text
 from mssp.planning import table
-from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.planning.setting import Optimizer, Regime
 from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep, Swept
 from mssp.report.figures.agreement import agreement_figure
 from mssp.report.figures.checks import exponents_figure, router_figure, sizes_figure
@@ -17,7 +17,7 @@ from mssp.report.figures.sweeps import PANELS, heatmaps, scaling_figure, transfe
 from mssp.report.findings import findings_of, overview, tags
 from mssp.report.page.document import Block, Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page
 from mssp.sweep import grids, transfer_text
-from mssp.sweep.transfer import Outcome, Setting
+from mssp.sweep.transfer import Contender, Outcome
 from mssp.sweep.transfer_text import RecordedSweep
 
 _TERMS = ("init", "propagating", "effective", "cross")  # of the sum over experts
@@ -89,13 +89,13 @@ def sections(contents: Contents) -> list[Section]:
 def _transfer_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
     blocks: list[Block] = []
     for sweep, group, label, name in _groups(sweeps):
-        which = tags(group[0].setting.regime, group[0].setting.optimizer, sweep.data)
+        which = tags(group[0].contender.setting, sweep.data)
         panels = {each.name: each.outcome for each in group}
         figure = transfer_figure(panels, f"{label}: scores over the learning rate ({sweep.experiment})")
         blocks.append(Chart(figure, f"transfer-{name}", which))
         if _start_is_shared(group):
             blocks.append(Words(_SHARED_START.format(width=group[0].base_width), which))
-        rows = [(each.setting, each.multipliers, each.outcome) for each in group]
+        rows = [(each.contender, each.multipliers, each.outcome) for each in group]
         blocks.append(_widths_table(f"transfer-{name}-table", rows, which))
     return blocks
 
@@ -104,7 +104,7 @@ def _scaling_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
     blocks: list[Block] = []
     for sweep, group, label, name in _groups(sweeps):
         figure = scaling_figure({each.name: each.outcome for each in group}, f"{label}: {sweep.experiment}")
-        which = tags(group[0].setting.regime, group[0].setting.optimizer, sweep.data)
+        which = tags(group[0].contender.setting, sweep.data)
         blocks.append(Chart(figure, f"scaling-{name}", which))
     return blocks
 
@@ -112,11 +112,12 @@ def _scaling_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
 def _groups(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, list[Swept], str, str]]:
     """What stands in one figure: a regime and an optimizer, with as many settings as fit; with its label and name."""
     for number, sweep in enumerate(sweeps, 1):
-        found: dict[tuple[str, str], list[Swept]] = {}
+        found: dict[tuple[Regime | None, Optimizer], list[Swept]] = {}
         for each in sweep.swept:
-            found.setdefault((each.setting.regime, each.setting.optimizer), []).append(each)
+            setting = each.contender.setting
+            found.setdefault((setting.regime, setting.optimizer), []).append(each)
         for (regime, optimizer), alike in found.items():
-            label = f"Regime {regime} · {OPTIMIZER_NAMES[optimizer]}"
+            label = f"Regime {regime} · {optimizer.title}"
             for part, start in enumerate(range(0, len(alike), PANELS)):
                 more = f"-{part + 1}" if part else ""
                 yield sweep, alike[start : start + PANELS], label, f"{number}-{_slug(label)}{more}"
@@ -131,14 +132,14 @@ _SHARED_START = (
 
 def _start_is_shared(group: Sequence[Swept]) -> bool:
     narrowest = min(summary.width for each in group for summary in each.outcome.summaries)
-    plain = all(each.plain and not each.setting.details for each in group)
+    plain = all(each.plain and not each.contender.details for each in group)
     return plain and len(group) > 1 and {each.base_width for each in group} == {narrowest}
 
 
-def _widths_table(name: str, outcomes: Iterable[tuple[Setting, str, Outcome]], which: Tags) -> Table:
+def _widths_table(name: str, outcomes: Iterable[tuple[Contender, str, Outcome]], which: Tags) -> Table:
     rows = []
-    for setting, multipliers, outcome in outcomes:
-        label = " · ".join(filter(None, (SCHEME_NAMES[setting.scheme], setting.details, multipliers)))
+    for contender, multipliers, outcome in outcomes:
+        label = " · ".join(filter(None, (contender.setting.scheme.title, contender.details, multipliers)))
         _, *body = transfer_text.cells(outcome)
         rows += [Row([label, *cells], which) for cells in body]
     header = ["scheme", "N", "best lr", "log2 best lr", "best", "at the narrowest's lr", "regret", "largest stable lr"]
@@ -151,25 +152,27 @@ def _recorded_blocks(sweeps: Sequence[RecordedSweep]) -> list[Block]:
         data = sweep.experiment.partition(",")[0]
         of = f"Not of this run: recorded on {sweep.experiment} ({sweep.made})."
         blocks.append(Words(of if sweep.made else f"A sweep of which the outcome alone was kept: {sweep.experiment}."))
-        groups: dict[tuple[str, str], dict[Setting, Outcome]] = {}
-        for setting, outcome in sweep.outcomes.items():
-            groups.setdefault((setting.regime, setting.optimizer), {})[setting] = outcome
+        groups: dict[tuple[Regime | None, Optimizer], dict[Contender, Outcome]] = {}
+        for contender, outcome in sweep.outcomes.items():
+            setting = contender.setting
+            groups.setdefault((setting.regime, setting.optimizer), {})[contender] = outcome
         for (regime, optimizer), group in groups.items():
-            label, which = f"Regime {regime} · {OPTIMIZER_NAMES[optimizer]}", tags(regime, optimizer, data)
+            label = f"Regime {regime} · {optimizer.title}"
+            which = tags(next(iter(group)).setting, data)
             name = f"recorded-{number}-{_slug(label)}"
-            panels = {str(setting): outcome for setting, outcome in group.items()}
+            panels = {str(contender): outcome for contender, outcome in group.items()}
             figure = scaling_figure(panels, f"Recorded: {label}, {sweep.experiment}")
             blocks.append(Chart(figure, name, which))
-            blocks.append(Bullets([_recorded_words(setting, each) for setting, each in group.items()], which))
-            rows = [(setting, "", outcome) for setting, outcome in group.items()]
+            blocks.append(Bullets([_recorded_words(contender, each) for contender, each in group.items()], which))
+            rows = [(contender, "", outcome) for contender, outcome in group.items()]
             blocks.append(Folded("Every width", [_widths_table(f"{name}-table", rows, which)], which))
         blocks += [Command(sweep.command)] if sweep.command else []
     return blocks
 
 
-def _recorded_words(setting: Setting, outcome: Outcome) -> str:
+def _recorded_words(contender: Contender, outcome: Outcome) -> str:
     drift, *trends = transfer_text.verdicts(outcome)
-    name = " · ".join(filter(None, (SCHEME_NAMES[setting.scheme], setting.details)))
+    name = " · ".join(filter(None, (contender.setting.scheme.title, contender.details)))
     return f"{name}: {drift}; {'; '.join(trends)}."
 
 
@@ -186,19 +189,20 @@ def _check_blocks(checks: Sequence[Checked]) -> list[Block]:
             "Stable: nothing changes with size that should not, and so hyperparameters carry over."
         )
     ]
-    groups: dict[tuple[str, str, str], dict[str, Checked]] = {}
+    groups: dict[tuple[Regime | None, Optimizer, str], dict[str, Checked]] = {}
     for each in checks:
-        group = groups.setdefault((each.check.regime or "", each.check.optimizer, each.data), {})
+        setting = each.check.setting
+        group = groups.setdefault((setting.regime, setting.optimizer, each.data), {})
         name = each.name
         group[name if name not in group else f"{name} ({len(group) + 1})"] = each
     for number, ((regime, optimizer, data), group) in enumerate(groups.items(), 1):
-        label = " · ".join(filter(None, (f"Regime {regime}" if regime else "", OPTIMIZER_NAMES[optimizer], data)))
+        label = " · ".join(filter(None, (f"Regime {regime}" if regime else "", optimizer.title, data)))
         figure = agreement_figure(
             {name: each.check for name, each in group.items()}, f"{label}: predicted and measured exponents"
         )
-        blocks.append(Chart(figure, f"agreement-{number}", tags(regime, optimizer, data)))
+        blocks.append(Chart(figure, f"agreement-{number}", tags(next(iter(group.values())).check.setting, data)))
     for number, each in enumerate(checks, 1):
-        which = tags(each.check.regime, each.check.optimizer, each.data)
+        which = tags(each.check.setting, each.data)
         blocks.append(Chart(exponents_figure(each.check), f"exponents-{number}", which))
         heading = each.name
         blocks.append(Bullets([f"{heading}: {line.strip()}" for line in check_text.verdict_lines(each.check)], which))
@@ -222,7 +226,7 @@ def _aggregation_blocks(checks: Sequence[Checked]) -> list[Block]:
     for number, each in enumerate(checks, 1):
         names = [name for term in _TERMS if (name := f"aggregate/{term}") in each.check.quantities]
         if names:
-            which = tags(each.check.regime, each.check.optimizer, each.data)
+            which = tags(each.check.setting, each.data)
             blocks.append(Chart(sizes_figure(each.check, names), f"aggregation-{number}", which))
     return blocks
 
@@ -231,7 +235,7 @@ def _router_blocks(checks: Sequence[Checked]) -> list[Block]:
     blocks: list[Block] = []
     for number, each in enumerate(checks, 1):
         if "router/load" in each.check.quantities:
-            which = tags(each.check.regime, each.check.optimizer, each.data)
+            which = tags(each.check.setting, each.data)
             blocks.append(Chart(router_figure(each.check), f"router-{number}", which))
     return blocks
 
@@ -243,11 +247,11 @@ def _search_blocks(searches: Sequence[Search]) -> list[Block]:
     blocks: list[Block] = []
     for number, search in enumerate(searches, 1):
         best = grids.point_of(search.best)
-        setting = search.setting
-        which = tags(setting.regime, setting.optimizer, search.data)
+        setting = search.contender.setting
+        which = tags(setting, search.data)
         near = grids.near(search.best, search.tried)
         points, scores = [point for point, _ in near], [score for _, score in near]
-        label = f"{SCHEME_NAMES[setting.scheme]} · Regime {setting.regime} · {OPTIMIZER_NAMES[setting.optimizer]}"
+        label = f"{setting.scheme.title} · Regime {setting.regime} · {setting.optimizer.title}"
         title = f"{label}: multipliers around their optimum at N = {search.best.width} ({search.experiment})"
         better = search.metric.higher_is_better
         figure = heatmaps(

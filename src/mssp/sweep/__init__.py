@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from mssp.sweep.search import Found, Procedure, tune
     from mssp.sweep.transfer import (
         METRICS,
+        Contender,
         LearningRates,
         Metric,
         Score,
-        Setting,
         Transfer,
         WidthSummary,
         transfers,
@@ -33,7 +33,7 @@ _HOMES = {
         "METRICS",
         "Metric",
         "Score",
-        "Setting",
+        "Contender",
         "Transfer",
         "WidthSummary",
         "transfers",
@@ -42,8 +42,22 @@ _HOMES = {
     "trial": ("Trial",),
 }
 __all__ = [
-    "METRICS", "Found", "Job", "LearningRates", "Local", "Metric", "Procedure", "Score", "Setting", "Transfer",
-    "Trial", "WidthSummary", "carry_out", "transfers", "trials", "tune",
+    "METRICS",
+    "Contender",
+    "Found",
+    "Job",
+    "LearningRates",
+    "Local",
+    "Metric",
+    "Procedure",
+    "Score",
+    "Transfer",
+    "Trial",
+    "WidthSummary",
+    "carry_out",
+    "transfers",
+    "trials",
+    "tune",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

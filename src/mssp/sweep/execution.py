@@ -90,10 +90,10 @@ def plan_chunks(trials: Sequence[Trial], job: Job, device: torch.device) -> list
     job.check()
     different = {trial.key: trial for trial in trials}.values()
     sizes = {}
-    for trial in {(trial.alike, trial.scheme, trial.readout): trial for trial in different}.values():
+    for trial in {(trial.alike, trial.setting): trial for trial in different}.values():
         program = MLPProgram(trial.config(job.problem))
         program.check(trial.plan(job.problem))
-        fitting = replicas_that_fit(program, trial.optimizer, job.schedule.batch, device)
+        fitting = replicas_that_fit(program, trial.setting.optimizer, job.schedule.batch, device)
         sizes[trial.alike] = min(fitting, _LARGEST[device.type])
     chunks = in_chunks(list(different), sizes)
     return [[NewRun(trial.key, trial.parameters, trial.json()) for trial in chunk] for chunk in chunks]

@@ -24,6 +24,7 @@ import numpy as np
 from mssp._estimates import Estimate, mean_of, p_greater, slope_of
 from mssp._numbers import positive, positive_int
 from mssp.ladders.tuned import Tuned
+from mssp.planning.setting import Regime, Setting
 from mssp.store.runs import Run
 from mssp.sweep.trial import Trial
 
@@ -288,33 +289,31 @@ METRICS = {
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a learning rate is swept for: one curve per width."""
+class Contender:
+    """What a learning rate is swept for, one curve per width: the rules, and how the models route.
 
-    optimizer: str
-    regime: str
-    scheme: str
+    >>> print(Contender(Setting.of("mssp", "II", "sgd"), active=2))
+    Regime II · mssp · sgd · 2 of 8 active
+    """
+
+    setting: Setting
     active: int | None = None
-    readout: str = "zero"
 
     def __str__(self) -> str:
-        return " · ".join(filter(None, (f"Regime {self.regime}", self.scheme, self.optimizer, self.details)))
+        return " · ".join(filter(None, (self.setting.brief, self.details)))
 
     @property
     def details(self) -> str:
         """What is not as usual; mostly nothing."""
         routing = "" if self.active is None else f"{self.active} of 8 active"
-        readout = "" if self.readout == "zero" else f"readout {self.readout}"
-        return " · ".join(filter(None, (routing, readout)))
+        return " · ".join(filter(None, (routing, self.setting.details)))
 
     def trial(self, width: int, seed: int, lr: float) -> Trial:
-        return Trial(
-            self.regime, self.scheme, self.optimizer, width, seed, lr, active=self.active, readout=self.readout
-        )
+        return Trial(self.setting, width, seed, lr, active=self.active)
 
     @classmethod
-    def of(cls, trial: Trial) -> Setting:
-        return cls(trial.optimizer, trial.regime, trial.scheme, trial.active, trial.readout)
+    def of(cls, trial: Trial) -> Contender:
+        return cls(trial.setting, trial.active)
 
 
 @dataclass(frozen=True)
@@ -343,27 +342,28 @@ class LearningRates:
 
 
 def trials(
-    settings: Mapping[Setting, Tuned], widths: Mapping[str, Sequence[int]], seeds: int, rates: LearningRates
+    contenders: Mapping[Contender, Tuned], widths: Mapping[Regime, Sequence[int]], seeds: int, rates: LearningRates
 ) -> list[Trial]:
     """Every run of the experiment; ``widths`` by regime."""
     return [
-        setting.trial(width, seed, lr).with_tuned(tuned)
-        for setting, tuned in settings.items()
-        for width in widths[setting.regime]
+        contender.trial(width, seed, lr).with_tuned(tuned)
+        for contender, tuned in contenders.items()
+        if contender.setting.regime is not None
+        for width in widths[contender.setting.regime]
         for seed in range(positive_int("seeds", seeds))
         for lr in rates.around(tuned.lr)
     ]
 
 
-def transfers(runs: Iterable[Run], metric: Metric, asked: Sequence[Trial]) -> dict[Setting, Transfer]:
-    """The asked-for runs of a study by setting; a store may hold more, of other grids."""
+def transfers(runs: Iterable[Run], metric: Metric, asked: Sequence[Trial]) -> dict[Contender, Transfer]:
+    """The asked-for runs of a study by contender; a store may hold more, of other grids."""
     keys = {trial.key: trial for trial in asked}
-    scores: dict[Setting, list[Score]] = {Setting.of(trial): [] for trial in asked}
+    scores: dict[Contender, list[Score]] = {Contender.of(trial): [] for trial in asked}
     for run in runs:
         trial = keys.get(run.key)
         if trial is None or run.status not in ("done", "diverged"):
             continue
         value = run.metrics[metric.name] if run.diverged_at is None else math.nan
         learned = run.metrics["train_loss"] < run.metrics["first_loss"]
-        scores[Setting.of(trial)].append(Score(trial.width, trial.lr, trial.seed, value, learned))
-    return {setting: Transfer(metric, found) for setting, found in scores.items() if found}
+        scores[Contender.of(trial)].append(Score(trial.width, trial.lr, trial.seed, value, learned))
+    return {contender: Transfer(metric, found) for contender, found in scores.items() if found}

@@ -12,7 +12,8 @@ from typing import Any
 
 from mssp._estimates import Estimate
 from mssp._tables import align, markdown_table
-from mssp.sweep.transfer import METRICS, Metric, Outcome, Setting, WidthSummary
+from mssp.planning.setting import Setting
+from mssp.sweep.transfer import METRICS, Contender, Metric, Outcome, WidthSummary
 
 _TREND = {
     "yes": "yes",
@@ -22,12 +23,12 @@ _TREND = {
 }
 
 
-def lines(found: Mapping[Setting, Outcome]) -> list[str]:
+def lines(found: Mapping[Contender, Outcome]) -> list[str]:
     text: list[str] = []
-    for setting, transfer in found.items():
+    for contender, transfer in found.items():
         text += [
             *([""] if text else []),
-            heading(setting, transfer),
+            heading(contender, transfer),
             "",
             *align(cells(transfer)),
             "",
@@ -36,19 +37,19 @@ def lines(found: Mapping[Setting, Outcome]) -> list[str]:
     return text
 
 
-def markdown(found: Mapping[Setting, Outcome]) -> list[str]:
+def markdown(found: Mapping[Contender, Outcome]) -> list[str]:
     text: list[str] = []
-    for setting, transfer in found.items():
+    for contender, transfer in found.items():
         header, *body = cells(transfer)
         text += [""] if text else []
-        text += [f"### {heading(setting, transfer)}", "", *markdown_table(header, body), ""]
+        text += [f"### {heading(contender, transfer)}", "", *markdown_table(header, body), ""]
         text += [f"- {verdict}" for verdict in verdicts(transfer)]
     return text
 
 
-def heading(setting: Setting, transfer: Outcome) -> str:
+def heading(contender: Contender, transfer: Outcome) -> str:
     seeds = f"{transfer.seeds} seed{'s' if transfer.seeds > 1 else ''}"
-    return f"{setting}: {transfer.metric.label}, {seeds}, mean ± 95% CI"
+    return f"{contender}: {transfer.metric.label}, {seeds}, mean ± 95% CI"
 
 
 def cells(transfer: Outcome) -> list[list[str]]:
@@ -81,14 +82,10 @@ def verdicts(transfer: Outcome) -> list[str]:
     ]
 
 
-def as_json(found: Mapping[Setting, Outcome]) -> list[dict[str, Any]]:
+def as_json(found: Mapping[Contender, Outcome]) -> list[dict[str, Any]]:
     return [
         {
-            "optimizer": setting.optimizer,
-            "regime": setting.regime,
-            "scheme": setting.scheme,
-            "active": setting.active,
-            "readout": setting.readout,
+            **_words(contender),
             "metric": transfer.metric.name,
             "seeds": transfer.seeds,
             "widths": {str(summary.width): _width_json(summary) for summary in transfer.summaries},
@@ -98,8 +95,16 @@ def as_json(found: Mapping[Setting, Outcome]) -> list[dict[str, Any]]:
             "wider_is_better": transfer.wider_is_better,
             "wider_is_better_transferred": transfer.wider_is_better_transferred,
         }
-        for setting, transfer in found.items()
+        for contender, transfer in found.items()
     ]
+
+
+def _words(contender: Contender) -> dict[str, Any]:
+    words = contender.setting.words()
+    optimizer, regime, scheme, readout = (words[name] for name in ("optimizer", "regime", "scheme", "readout"))
+    return {
+        "optimizer": optimizer, "regime": regime, "scheme": scheme, "active": contender.active, "readout": readout
+    }  # fmt: skip
 
 
 def _width_json(summary: WidthSummary) -> dict[str, Any]:
@@ -154,7 +159,7 @@ class RecordedSweep:
     """
 
     experiment: str
-    outcomes: Mapping[Setting, Recorded]
+    outcomes: Mapping[Contender, Recorded]
     made: str = ""
     command: str = ""
 
@@ -162,7 +167,7 @@ class RecordedSweep:
 def read(found: Mapping[str, Any]) -> RecordedSweep:
     """What ``mssp sweep --json`` wrote; ValueError where it is something else."""
     try:
-        outcomes = {_setting(each): _outcome(each) for each in found["settings"]}
+        outcomes = {_contender(each): _outcome(each) for each in found["settings"]}
         return RecordedSweep(found["experiment"], outcomes, found.get("made", ""), found.get("command", ""))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is no result of mssp sweep --json: {type(error).__name__}, {error}") from None
@@ -172,14 +177,15 @@ def read(found: Mapping[str, Any]) -> RecordedSweep:
 def tinyimagenet() -> RecordedSweep:
     """1,792 runs on one H200.
 
-    >>> tinyimagenet().outcomes[Setting("sgd", "II", "mup")].drift_verdict
+    >>> tinyimagenet().outcomes[Contender(Setting.of("mup", "II", "sgd"))].drift_verdict
     'drifts up'
     """
     return read(json.loads(files("mssp.sweep").joinpath("tinyimagenet.json").read_text(encoding="utf-8")))
 
 
-def _setting(found: Mapping[str, Any]) -> Setting:
-    return Setting(*(found[name] for name in ("optimizer", "regime", "scheme", "active", "readout")))
+def _contender(found: Mapping[str, Any]) -> Contender:
+    words = {name: found[name] for name in ("scheme", "regime", "optimizer", "readout")}
+    return Contender(Setting.of(**words), found["active"])
 
 
 def _outcome(found: Mapping[str, Any]) -> Recorded:

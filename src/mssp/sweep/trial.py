@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mssp.ladders.mlp import family
 from mssp.ladders.tuned import Tuned, planned
 from mssp.planning.plans import Plan
+from mssp.planning.setting import Setting
+from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
     from mssp.nn import MLPConfig
@@ -29,14 +31,12 @@ class Problem:
 class Trial:
     """A member of one of the paper's families, with its hyperparameters and its seed.
 
-    >>> trial = Trial("II", "mssp", "sgd", width=128, seed=0, lr=0.01, lr_mult={"router": 4.0})
+    >>> trial = Trial(Setting.of("mssp", "II", "sgd"), width=128, seed=0, lr=0.01, lr_mult={"router": 4.0})
     >>> Trial.from_json(trial.json()) == trial
     True
     """
 
-    regime: str
-    scheme: str
-    optimizer: str
+    setting: Setting
     width: int
     seed: int
     lr: float
@@ -45,7 +45,6 @@ class Trial:
     aggregation_mult: float = 1.0
     base_width: int | None = None
     active: int | None = None
-    readout: str = "zero"
 
     def with_tuned(self, tuned: Tuned) -> Trial:
         """This trial with a setting's multipliers, at its own learning rate."""
@@ -60,24 +59,22 @@ class Trial:
     def config(self, problem: Problem) -> MLPConfig:
         from mssp.nn import MLPConfig
 
-        shape = family(self.regime, self.width, problem.inputs, self.active)
+        shape = self._shape(problem)
         active = None if self.active is None else shape.active
         return MLPConfig(problem.inputs, problem.classes, shape.width, shape.expert_width, shape.experts, active)
 
     def plan(self, problem: Problem) -> Plan:
-        return planned(
-            family(self.regime, self.width, problem.inputs, self.active),
-            Tuned(self.lr, self.init_mult, self.lr_mult, self.aggregation_mult, self.base_width),
-            regime=self.regime,
-            scheme=self.scheme,
-            optimizer=self.optimizer,
-            readout=self.readout,
-        )
+        tuned = Tuned(self.lr, self.init_mult, self.lr_mult, self.aggregation_mult, self.base_width)
+        return planned(self._shape(problem), tuned, self.setting)
+
+    def _shape(self, problem: Problem) -> Shape:
+        assert self.setting.regime is not None
+        return family(self.setting.regime, self.width, problem.inputs, self.active)
 
     @property
     def alike(self) -> tuple[Any, ...]:
         """Trials for which this is equal train in lockstep."""
-        return self.optimizer, self.regime, self.width, self.active
+        return self.setting.optimizer, self.setting.regime, self.width, self.active
 
     @property
     def parameters(self) -> dict[str, float | int | str | bool | None]:
@@ -94,12 +91,24 @@ class Trial:
         return json.dumps(self._entries(), sort_keys=True)
 
     def _entries(self) -> dict[str, Any]:
-        """A base is named where there is one: most trials have none, and keep their keys."""
-        return {name: value for name, value in asdict(self).items() if name != "base_width" or value is not None}
+        """Flat, in the order of tables. A base is named where there is one: most have none, and keep their keys."""
+        words = self.setting.words()
+        assert not words["as_printed"], "trials follow the corrected table"
+        return {
+            **{name: words[name] for name in ("regime", "scheme", "optimizer")},
+            **{name: getattr(self, name) for name in ("width", "seed", "lr", "init_mult")},
+            "lr_mult": dict(self.lr_mult),
+            "aggregation_mult": self.aggregation_mult,
+            **({} if self.base_width is None else {"base_width": self.base_width}),
+            "active": self.active,
+            "readout": words["readout"],
+        }
 
     @classmethod
     def from_json(cls, text: str) -> Trial:
-        return cls(**json.loads(text))
+        entries = json.loads(text)
+        words = {name: entries.pop(name) for name in ("scheme", "regime", "optimizer", "readout") if name in entries}
+        return cls(Setting.of(**words), **entries)
 
 
 def in_chunks(trials: Sequence[Trial], sizes: Mapping[tuple[Any, ...], int]) -> list[list[Trial]]:

@@ -21,8 +21,7 @@ import numpy as np
 
 from mssp._estimates import Estimate, slope_of
 from mssp.planning.plans import Plan
-from mssp.planning.rules import REGIME_FREE
-from mssp.theory.implied import Implied, case_of
+from mssp.theory.implied import Implied
 from mssp.theory.propagation import Exponent, slack, tabulated
 
 _TOKENS = 4096
@@ -110,7 +109,7 @@ class Theory:
 
     def prediction(self, name: str, step: int) -> Prediction | None:
         """After so many updates; None where nobody says anything."""
-        found = tabulated(name, step, case_of(self.plan), depth=self.depth)
+        found = tabulated(name, step, self.plan.setting, depth=self.depth)
         if found is not None:
             return self._unless_zero(name, found, "paper")
         if name.partition("/")[2] in self._own_sides:
@@ -139,7 +138,7 @@ class Theory:
     def _from_simulation(self, name: str, estimate: Estimate | None, step: int) -> Prediction | None:
         # From the second update on, how far a model has come matters, and a scalar linear one comes no further than its
         # learning rate; what the first update shows does not depend on it, unless outputs are already blowing up.
-        binding = step <= 1 and self.plan.scheme not in REGIME_FREE
+        binding = step <= 1 and not self.plan.setting.scheme.regime_free
         if estimate is None:
             return Prediction(Exponent(None), "simulated", binding=binding)
         if not math.isfinite(estimate.value):

@@ -11,13 +11,10 @@ from fractions import Fraction
 
 from mssp._estimates import slope_of
 from mssp.planning.plans import Plan, plan
-from mssp.theory.propagation import Case, Exponent, slack
+from mssp.planning.setting import ADAM, MSSP
+from mssp.theory.propagation import Exponent, slack
 
 _HELD_BY_READOUT = 1  # a zero readout holds back every gradient but its own by one update
-
-
-def case_of(plan: Plan) -> Case:
-    return Case(plan.scheme, plan.regime or "", plan.optimizer, plan.readout)
 
 
 class Implied:
@@ -36,11 +33,11 @@ class Implied:
     def __init__(self, plans: Mapping[int, Plan], *, equal_shares: bool = False) -> None:
         self._plans = plans
         any_plan = next(iter(plans.values()))
-        self._adam = any_plan.optimizer != "sgd"
+        self._adam = any_plan.setting.optimizer.eps is not None
         # Gradients are of the order that the rule of eps says where the dynamics are those of MSSP.
-        stable = any_plan.scheme == "mssp" or (any_plan.scheme == "mup" and any_plan.regime == "I")
+        stable = any_plan.setting.regime in any_plan.setting.scheme.stable
         self._gradients = {
-            size: plan(each.target, regime=each.regime, scheme="mssp", optimizer="adam", lr=1.0)
+            size: plan(each.target, regime=each.setting.regime, scheme=MSSP, optimizer=ADAM, lr=1.0)
             for size, each in plans.items()
             if stable
         }
@@ -110,7 +107,7 @@ class Implied:
 
     def tied(self) -> bool:
         """Whether experts start equal."""
-        return next(iter(self._plans.values())).roles["expert_in"].tied
+        return next(iter(self._plans.values())).roles["expert_in"].shared == 1
 
     def _of(self, value: str, role: str) -> Exponent:
         return self._slope({size: getattr(each.roles[role], value) for size, each in self._plans.items()})

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
+from mssp.planning.setting import ADAM, MSSP, MUP, MUPS_OWN, SGD, ZERO, I, Regime, Setting, regime_named
+
 # MSSP from a zero readout, SGD and Adam alike: the first update moves the readout alone, the second everything, and
 # from then on nothing changes its order. "from" is the number of updates at which a term is there.
 _MSSP = """
@@ -190,57 +192,50 @@ class Exponent:
         return self.power is not None
 
 
-@dataclass(frozen=True)
-class Case:
-    """What a prediction is for: names as plans have them."""
-
-    scheme: str
-    regime: str
-    optimizer: str
-    readout: str
-
-
-def tabulated(name: str, step: int, case: Case, *, depth: bool = False) -> Exponent | None:
+def tabulated(name: str, step: int, setting: Setting, *, depth: bool = False) -> Exponent | None:
     """The paper's exponent of a quantity after so many updates; None where it is silent.
 
-    >>> tabulated("propagating/expert_out", 5, Case("mssp", "II", "adam", "zero")).power
+    >>> tabulated("propagating/expert_out", 5, Setting.of("mssp", "II", "adam")).power
     Fraction(1, 2)
-    >>> tabulated("aggregate/init", 20, Case("mup", "III", "sgd", "mup")).power
+    >>> tabulated("aggregate/init", 20, Setting.of("mup", "III", "sgd", "mup")).power
     Fraction(-1, 2)
 
     Args:
         depth: the exponent in L, of a stack of residual blocks, instead of that in the width.
     """
-    if case.scheme == "mssp" and case.readout == "zero":
-        found = _of_mssp(name, step, case.regime)
+    scheme, regime = setting.scheme, setting.regime
+    if scheme is MSSP and setting.readout == ZERO:
+        found = _of_mssp(name, step, regime)
         return _in_depth(name, found) if depth else found
-    if case.scheme != "mup" or depth:
+    if scheme is not MUP or depth:
         return None
-    if case.regime == "I" and case.readout == "zero" and not name.startswith(_THROUGH_INITIAL_ROUTER):
-        return _of_mssp(name, step, case.regime)
+    if regime is I and setting.readout == ZERO and not name.startswith(_THROUGH_INITIAL_ROUTER):
+        return _of_mssp(name, step, regime)
     if name == "aggregate/init":
         # Whatever the readout, the optimizer and the step.
-        return Exponent(Fraction(0)) if case.regime == "I" else _exponent(name, _mup()[case.regime, name][-1])
-    if case.optimizer != "sgd" or case.readout != "mup" or step > _ANALYSED:
+        return Exponent(Fraction(0)) if regime is I else _exponent(name, _mup()[regime, name][-1])
+    if setting.optimizer is not SGD or setting.readout != MUPS_OWN or step > _ANALYSED:
         return None
-    return _climbing(name, _mup().get((case.regime, name)), step, case.regime)
+    return _climbing(name, _mup().get((regime, name)), step, regime)
 
 
-def stable_exponent(name: str, regime: str, *, depth: bool = False) -> Fraction | None:
+def stable_exponent(name: str, regime: Regime | None, *, depth: bool = False) -> Fraction | None:
     """What maximal scale stability asks of a quantity once everything moves: the exponent it has under MSSP.
 
-    >>> stable_exponent("aggregate/init", "III"), stable_exponent("backward/A6", "II")
+    >>> from mssp.planning.setting import II, III
+    >>> stable_exponent("aggregate/init", III), stable_exponent("backward/A6", II)
     (Fraction(0, 1), Fraction(-1, 1))
     """
-    found = tabulated(name, 2, Case("mssp", regime, "adam", "zero"), depth=depth)
+    found = tabulated(name, 2, Setting(scheme=MSSP, regime=regime, optimizer=ADAM), depth=depth)
     return None if found is None else found.power
 
 
-def _of_mssp(name: str, step: int, regime: str) -> Exponent | None:
+def _of_mssp(name: str, step: int, regime: Regime | None) -> Exponent | None:
     row = _mssp().get(name.removesuffix(".2"))  # without a W4_0, all of a term is what ΔW4 sends
     if row is None:
         return None
     start, cells = row
+    assert regime is not None
     cell = cells[regime]
     return Exponent(None) if cell == "zero" or start > step else _exponent(name, cell)
 
@@ -252,7 +247,7 @@ def _in_depth(name: str, in_width: Exponent | None) -> Exponent | None:
     return Exponent(Fraction(-1 if falls else 0), in_width.slack)
 
 
-def _climbing(name: str, cells: list[str] | None, step: int, regime: str) -> Exponent | None:
+def _climbing(name: str, cells: list[str] | None, step: int, regime: Regime | None) -> Exponent | None:
     """muP's terms climb from column to column at a speed that the learning rate sets: in between is no miss.
 
     Nor is it for a sum of terms of different orders, of which the lower may have the larger constant.
@@ -276,10 +271,10 @@ def _exponent(name: str, cell: str) -> Exponent | None:
 
 
 @cache
-def _mssp() -> dict[str, tuple[int, dict[str, str]]]:
+def _mssp() -> dict[str, tuple[int, dict[Regime, str]]]:
     """By name: the update from which a term is there, and its cell for each regime."""
     header, *rows = (line.split() for line in _MSSP.strip().splitlines())
-    regimes = header[1:]
+    regimes = [regime_named(word) for word in header[1:]]
     return {
         name: (0 if start == "-" else int(start), dict(zip(regimes, cells, strict=True)))
         for name, start, *cells in rows
@@ -287,9 +282,11 @@ def _mssp() -> dict[str, tuple[int, dict[str, str]]]:
 
 
 @cache
-def _mup() -> dict[tuple[str, str], list[str]]:
+def _mup() -> dict[tuple[Regime | None, str], list[str]]:
     """By regime and name, the cells after 0, 1 and 2 updates."""
     header, *rows = (line.split() for line in _MUP.strip().splitlines())
     return {
-        (regime, name): cells[3 * index : 3 * index + 3] for name, *cells in rows for index, regime in enumerate(header)
+        (regime_named(word), name): cells[3 * index : 3 * index + 3]
+        for name, *cells in rows
+        for index, word in enumerate(header)
     }

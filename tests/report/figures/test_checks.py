@@ -13,6 +13,7 @@ import pytest
 from mssp._estimates import Estimate
 from mssp.coordcheck.judgement import Judged
 from mssp.coordcheck.result import Check
+from mssp.planning.setting import Setting
 from mssp.report.canvas import description_of
 from mssp.report.figures.checks import evaluation_figure, exponents_figure, sizes_figure
 from mssp.report.page.document import page_of
@@ -65,7 +66,7 @@ def check_of(
 ) -> Check:
     by_name = {each.name: each for each in quantities}
     losses = dict.fromkeys(sizes, (4.6, 4.5, 4.4)[:steps]) if loss is None else loss
-    return Check("mssp", "sgd", "II", "zero", axis, tuple(sizes), steps, 3, by_name, (), losses)
+    return Check(Setting.of("mssp", "II", "sgd"), axis, tuple(sizes), steps, 3, by_name, (), losses)
 
 
 def exponent(power: float, slack: float = 0.0) -> Exponent:

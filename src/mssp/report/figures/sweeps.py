@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from mssp._estimates import Estimate
-from mssp.planning.table import OPTIMIZER_NAMES, SCHEME_NAMES
+from mssp.planning.setting import JIANG, MSSP, MUP, MUP_HEURISTIC, NTP, OPTIMIZERS, SCHEMES, SP
 from mssp.report.canvas import (
     INK,
     MUTED,
@@ -39,14 +39,15 @@ _BLANK = "#efefef"
 _ON_BRIGHT = "#1A1A1A"  # ink on a bright cell, which is bright on dark ground too; written so that it is told from ink
 # Each scheme's colour and marker; MSSP and μP are far apart in lightness too.
 _SCHEMES = {
-    "mssp": ("#0b3c7d", "circle"),
-    "mup": ("#e8940c", "square"),
-    "mup-heuristic": ("#cc79a7", "diamond"),
-    "sp": ("#7a7a7a", "triangle-up"),
-    "ntp": ("#009e73", "triangle-down"),
-    "jiang": ("#56b4e9", "cross"),
+    MSSP.name: ("#0b3c7d", "circle"),
+    MUP.name: ("#e8940c", "square"),
+    MUP_HEURISTIC.name: ("#cc79a7", "diamond"),
+    SP.name: ("#7a7a7a", "triangle-up"),
+    NTP.name: ("#009e73", "triangle-down"),
+    JIANG.name: ("#56b4e9", "cross"),
     "": ("#0b3c7d", "circle"),
 }
+_TITLES = {each.name: each.title for each in (*SCHEMES, *OPTIMIZERS)}
 _AT_RATES = {"solid": "own best learning rate", "dash": "best learning rate of the smallest width"}
 _FAR = 3.0  # times the median distance from the best score: losses beyond leave the panel
 
@@ -378,7 +379,7 @@ def _metric_of(panels: Mapping[str, Outcome]) -> Metric:
 def _split(key: str) -> tuple[str, str]:
     """The setting without its scheme, and the scheme; empty where the key names none."""
     parts = key.split(" · ")
-    scheme = next((part for part in parts if part in SCHEME_NAMES), "")
+    scheme = next((part for part in parts if part in map(str, SCHEMES)), "")
     return " · ".join(part for part in parts if part != scheme), scheme
 
 
@@ -438,7 +439,7 @@ def _star(colour: str, at_edge: bool) -> Json:
 
 
 def _pretty(text: str) -> str:
-    return " · ".join(SCHEME_NAMES.get(part) or OPTIMIZER_NAMES.get(part) or part for part in text.split(" · "))
+    return " · ".join(_TITLES.get(part, part) for part in text.split(" · "))
 
 
 def _power(base: int, exponent: int) -> str:
