@@ -54,7 +54,7 @@ class Tuned:
             "init_std": bool(plan.init_std),
             "init_mult by role": bool(set(plan.init_mult) - {"all"}),
             "weight decay": plan.weight_decay != 0,
-            "eps": plan.eps != plan.setting.optimizer.eps,
+            "eps": plan.eps != plan.setting.optimizer.default_eps,
             "betas": plan.recipe.betas is not None,
             "as_printed": plan.as_printed,
             "grad_scale": plan.grad_scale,

@@ -127,7 +127,7 @@ class Plan:
 
         lr_scale = scale(rule.lr)
         eps_scale = 1.0 if rule.eps is None else scale(rule.eps)
-        eps = self.eps if self.grad_scale or self.eps is None else self.eps * eps_scale
+        eps = None if rule.eps is None or self.eps is None else self.eps * (1.0 if self.grad_scale else eps_scale)
         decays = rule.role not in GAINS | BIASES
         return Values(
             role=rule.role,
@@ -305,7 +305,7 @@ def plan(
         base=base,
         setting=setting,
         lr=positive("lr", lr),
-        eps=setting.optimizer.eps if eps is None else positive("eps", eps),
+        eps=setting.optimizer.default_eps if eps is None else positive("eps", eps),
         weight_decay=positive_or_zero("weight_decay", weight_decay),
         grad_scale=grad_scale,
         lr_mult=validation.by_role("lr_mult", lr_mult, ROLES),

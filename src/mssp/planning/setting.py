@@ -70,6 +70,11 @@ class Optimizer(_Named):
     rest: Optimizer | None = None
 
     @property
+    def default_eps(self) -> float | None:
+        """Its own, or that of the optimizer that takes the rest."""
+        return self.rest.default_eps if self.eps is None and self.rest is not None else self.eps
+
+    @property
     def follows_gradients(self) -> bool:
         """Whether updates are as large as gradients: then these learning rates carry the errata of gradients."""
         return not self.moments

@@ -31,7 +31,7 @@ def check(plan: Plan) -> None:
         raise ValueError(f"weight_decay is for adamw, not {optimizer}: set it to 0 or use adamw")
     adams_own = {"eps": plan.eps, "grad_scale": plan.grad_scale or None, "betas": plan.recipe.betas}
     for name, given in adams_own.items():
-        if optimizer.eps is None and given is not None:
+        if optimizer.default_eps is None and given is not None:
             raise ValueError(f"{name} is Adam's: leave it out with {optimizer}")
     if plan.rest_lr is not None and optimizer.rest is None:
         raise ValueError(f"rest_lr is for optimizers that leave roles to another one: leave it out with {optimizer}")

@@ -1,0 +1,201 @@
+"""Optimizers, regimes, schemes and settings: objects inside, words in flags and files alone."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import mssp
+from mssp.planning import setting as setting_module
+from mssp.planning.power import Least, Power
+from mssp.planning.rules import Init, Rows, flat, same, std
+from mssp.planning.setting import (
+    ADAM,
+    ADAMW,
+    II,
+    III,
+    JIANG,
+    MSSP,
+    MUP,
+    NTP,
+    OPTIMIZERS,
+    REGIMES,
+    SCHEMES,
+    SGD,
+    SP,
+    I,
+    Optimizer,
+    Scheme,
+    Setting,
+)  # fmt: skip
+
+PACKAGE = Path(mssp.__file__).parent
+WORDS = {each.name for each in (*SCHEMES, *REGIMES, *OPTIMIZERS)}
+# "mssp" is the package's own name too: in its version, on the command line, in names of folders and of entries.
+OWN_NAME = {
+    "_environment.py",
+    "cli/commands.py",
+    "cli/demo.py",
+    "data/downloads.py",
+    "hf/meta.py",
+    "report/sections.py",
+}
+
+
+def strings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Every string but docstrings and the help texts below a flag."""
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            yield node
+
+
+def flag_defaults(tree: ast.Module) -> set[int]:
+    """Strings that are defaults of a command's flags."""
+    found = set()
+    for node in tree.body:
+        for field in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(field, ast.AnnAssign) and field.value is not None:
+                found |= {id(each) for each in ast.walk(field.value)}
+    return found
+
+
+def words_in(path: Path) -> list[str]:
+    """Words of schemes, regimes and optimizers that a file writes down, membership tests and keys included."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    name = path.relative_to(PACKAGE).as_posix()
+    allowed = flag_defaults(tree) if name.startswith("cli/") else set()
+    found = []
+    for node in strings(tree):
+        said = set(str(node.value).split())
+        words = said if said <= WORDS else set()
+        if name in OWN_NAME:
+            words -= {"mssp"}
+        found += [f"{name}:{node.lineno} {word}" for word in words if id(node) not in allowed]
+    return found
+
+
+def test_words_exist_in_flags_and_files_alone() -> None:
+    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "planning" / "setting.py"]
+    assert [word for path in paths for word in words_in(path)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if plan.optimizer == "sgd":\n    pass',
+        'x = {"II": 1}',
+        'x = scheme in ("mup", "mssp")',
+        'x = "I II III".split()',
+    ],
+)
+def test_a_word_elsewhere_would_be_found(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
+    file = tmp_path / "planning.py"
+    file.write_text(line, encoding="utf-8")
+    assert words_in(file)
+
+
+@pytest.mark.parametrize("one", [*SCHEMES, *REGIMES, *OPTIMIZERS], ids=str)
+def test_there_is_one_object_per_word(one: object) -> None:
+    assert pickle.loads(pickle.dumps(one)) is one
+    assert copy.deepcopy(one) is one
+
+
+def test_a_setting_and_its_words() -> None:
+    setting = Setting.of("mup", "II", "sgd", "mup")
+    assert setting == Setting(scheme=MUP, regime=II, optimizer=SGD, readout="mup")
+    assert setting.words() == {
+        "scheme": "mup", "regime": "II", "optimizer": "sgd", "readout": "mup", "as_printed": False
+    }  # fmt: skip
+    assert Setting.of(**setting.words()) == setting
+    assert Setting.of(MUP, II, SGD, "mup") == setting
+    assert str(setting) == "Regime II · mup · sgd · readout mup"
+    assert str(Setting(scheme=SP, optimizer=ADAM)) == "sp · adam"
+    assert str(Setting(scheme=MSSP, regime=I, as_printed=True)) == "Regime I · mssp · adamw · as printed"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (Setting(), "scheme 'mssp' needs a regime: use one of I, II, III"),
+        (Setting(scheme=NTP), "scheme 'ntp' is defined for sgd only, not adamw"),
+        (Setting(scheme=JIANG, regime=I), "scheme 'jiang' is defined for adam and adamw in regime III, not adamw in I"),
+        (
+            Setting(scheme=JIANG, regime=III, optimizer=SGD),
+            "scheme 'jiang' is defined for adam and adamw in regime III, not sgd in III",
+        ),
+    ],
+)
+def test_cells_without_a_rule_are_refused(setting: Setting, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        setting.checked()
+
+
+def test_roles_without_a_row_go_to_the_optimizer_that_takes_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimizer that moves hidden matrices alone, at a learning rate of its own."""
+    toy = Optimizer(name="toy", title="Toy", row="sgd", moments=1, rest=ADAMW)
+
+    def rows(role: str) -> Rows:
+        found = MSSP.rows(role)
+        return replace(found, sgd=same(Power(fan_out="1/2", fan_in="-1/2")) if role == "hidden" else None)
+
+    scheme = Scheme(name="toys", title="Toys", rows=rows, optimizers=(toy,))
+    monkeypatch.setattr(setting_module, "OPTIMIZERS", (*OPTIMIZERS, toy))
+    monkeypatch.setattr(setting_module, "SCHEMES", (*SCHEMES, scheme))
+    base, target = mssp.Shape(64, 32, 8, 8, 2), mssp.Shape(256, 128, 8, 8, 2)
+    plan = mssp.plan(target, base, scheme="toys", optimizer="toy", lr=0.02, rest_lr=0.004)
+    assert plan.setting.optimizer_of("hidden") is toy
+    assert plan.setting.optimizer_of("router") is ADAMW
+    assert plan.roles["hidden"].lr == 0.02  # square: the power of its sides is 1
+    assert plan.roles["router"].lr == 0.001
+    assert plan.roles["hidden"].eps is None
+    assert plan.roles["router"].eps == 1e-8
+    assert mssp.Plan.from_json(plan.json()) == plan
+    assert '"rest_lr": 0.004' in plan.json()
+    with pytest.raises(
+        ValueError, match="rest_lr is for optimizers that leave roles to another one: leave it out with"
+    ):
+        mssp.plan(target, base, lr=0.02, rest_lr=0.004)
+    with pytest.raises(ValueError, match="SP has no learning rate of hidden for Lonely"):
+        Setting(scheme=Scheme(name="s", title="SP", rows=_without_rates), optimizer=_LONELY).rule("hidden")
+
+
+_LONELY = Optimizer(name="lonely", title="Lonely", row="adam")
+
+
+def _without_rates(role: str) -> Rows:
+    return replace(flat(Power())(role), adam=None)
+
+
+def test_a_cell_may_hold_the_smaller_of_two_powers() -> None:
+    boost = Least(Power(K="1/2"), Power(N="1/2", N_e="-1/2"))
+    scheme = replace(MSSP, rows=lambda role: replace(MSSP.rows(role), init=same(std(boost * Power(N="-1/2")))))
+    rule = Setting(scheme=scheme, regime=II, optimizer=SGD).rule("expert_out")
+    assert rule.symbols >= {"K", "N", "N_e"}
+    assert rule.init_std is not None
+    assert rule.init_std.value({"K": 4, "N": 64, "N_e": 16}) == pytest.approx(2 / 8)
+    assert rule.init_std.value({"K": 1, "N": 64, "N_e": 16}) == pytest.approx(1 / 8)
+    assert rule.init_std.ratio({"K": 4, "N": 64, "N_e": 16}, {"K": 4, "N": 64, "N_e": 16}) == 1.0
+    assert rule.init_std.json() == {"min": [{"N": "-1/2", "K": "1/2"}, {"N_e": "-1/2"}]}
+    assert rule.init_std.plain() == "min(N^-1/2 K^1/2, N_e^-1/2)"
+    assert rule.init_std.grows_with("K")
+    assert not rule.init_std.grows_with("M")
+
+
+def test_a_share_between_none_and_all_is_written_where_it_is() -> None:
+    scheme = replace(MSSP, rows=lambda role: replace(MSSP.rows(role), init=same(Init(Power(N="-1/2"), shared=0.5))))
+    shape = mssp.Shape(64, 32, 8, 8, 2)
+    half = replace(mssp.plan(shape, regime="III", lr=1.0), setting=Setting(scheme=scheme, regime=III))
+    entries = half.roles["expert_in"].json()
+    assert (entries["tied"], entries["shared"]) == (False, 0.5)
+    whole = mssp.plan(shape, regime="III", lr=1.0).roles["expert_in"].json()
+    assert whole["tied"] is True
+    assert "shared" not in whole
+    assert "shared 0.5" in str(half)
