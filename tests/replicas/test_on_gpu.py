@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from mssp.replicas import Lockstep, MLPProgram
+from mssp.replicas.graphs import Recorder
 from mssp.replicas.watching import watch
 from tests.replicas.models import OPTIMIZERS, batches, config, replica
 
@@ -67,3 +69,31 @@ def test_what_is_measured_on_a_gpu_is_what_a_cpu_measures(optimizer: str) -> Non
         torch.testing.assert_close(
             torch.from_numpy(found["cuda"][name]), torch.from_numpy(expected), rtol=2e-3, atol=1e-6, equal_nan=True
         )
+
+
+def test_a_recording_computes_nothing_and_a_replay_computes_all() -> None:
+    asked, total = [], torch.zeros((), device="cuda")
+
+    def added(x: Tensor) -> Tensor:
+        asked.append(len(x))
+        total.add_(x.sum())
+        return x + total
+
+    recorder = Recorder(eager=2)
+    found = [recorder(added, torch.ones(size, device="cuda")).tolist() for size in (2, 2, 2, 3, 2)]
+    assert found == [[3.0] * 2, [5.0] * 2, [7.0] * 2, [10.0] * 3, [12.0] * 2]
+    assert asked == [2, 2, 2, 3]  # the third is the recording, and the fifth call asks for nothing
+
+
+def test_gradients_are_measured_in_replayed_steps_too() -> None:
+    replicas = [replica(config(), "sgd", 0.05, seed=seed) for seed in (0, 1)]
+    found = {}
+    for device in ("cpu", "cuda"):
+        lockstep = Lockstep(MLPProgram(config()), replicas, device=device, measure_gradients=True)
+        data, sizes = [batches(seed, 8) for seed in lockstep.seeds], []
+        for step in range(8):
+            lockstep.step(*(torch.stack([batch[step][part] for batch in data]).to(device) for part in (0, 1)))
+            sizes.append(torch.stack(list(lockstep.gradient_sizes.values())).cpu())
+        found[device] = torch.stack(sizes)
+    assert len({tuple(each.flatten().tolist()) for each in found["cuda"]}) == 8
+    torch.testing.assert_close(found["cuda"], found["cpu"], rtol=2e-3, atol=1e-6)

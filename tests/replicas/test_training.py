@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from mssp.data.dataset import Dataset, Split
 from mssp.data.generated import clusters
 from mssp.planning.setting import ADAM, SGD
+from mssp.nn import MLPConfig
 from mssp.replicas import Feed, Lockstep, MLPProgram, Schedule, train
 from mssp.replicas import training as training_module
-from mssp.replicas.lockstep import NAMES
 from mssp.replicas.training import bytes_per_replica, even_parts, replicas_that_fit
 from tests.replicas.models import CLASSES, INPUTS, config, replica
 
@@ -26,7 +27,7 @@ def test_what_training_returns() -> None:
     outcomes = train(PROGRAM, replicas, Feed(DATA), schedule)
     assert len(outcomes) == 2
     for done in outcomes:
-        assert set(done.curves) == set(NAMES)
+        assert list(done.curves) == list(done.validation) == ["loss", "accuracy", "top5"]
         assert all(curve.shape == (100,) and curve.dtype == np.float32 for curve in done.curves.values())
         assert list(done.validations) == [0, 50, 100]
         assert done.validations[100] == done.validation
@@ -95,22 +96,61 @@ def test_replicas_that_fit_follow_free_memory(monkeypatch: pytest.MonkeyPatch) -
     assert [part.stop - part.start for part in even_parts(15625, 4096)] == [3907, 3906, 3906, 3906]
 
 
-def test_bytes_are_normalised_on_the_way() -> None:
+def images() -> Dataset:
     generator = np.random.default_rng(0)
-    images = [
-        Split(generator.integers(0, 256, (n, 2, 2, 3), dtype=np.uint8), generator.integers(0, 4, n)) for n in (40, 8)
-    ]
-    data = Dataset("bytes", 4, images[0], images[1], mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+    train, validation = (
+        Split(generator.integers(0, 256, (n, 3, 5, 3), dtype=np.uint8), generator.integers(0, 4, n)) for n in (40, 8)
+    )
+    return Dataset("bytes", 4, train, validation, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+
+
+def test_bytes_are_normalised_on_the_way_and_keep_their_shape() -> None:
+    data = images()
     feed = Feed(data)
     (x, targets), *_ = feed.batches([0, 1], Schedule(2, 5))
+    assert x.shape == (2, 5, 3, 5, 3)
     chosen = data.batches(seed=1, batch=5, steps=2)[0]
-    np.testing.assert_allclose(x[1], data.prepared(data.train.inputs[chosen]), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(x[1].flatten(1), data.prepared(data.train.inputs[chosen]), rtol=1e-6, atol=1e-6)
     assert targets[1].tolist() == data.train.targets[chosen].tolist()
     held_out, right = feed.validation(None)
-    np.testing.assert_allclose(held_out, data.prepared(data.validation.inputs), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(held_out.flatten(1), data.prepared(data.validation.inputs), rtol=1e-6, atol=1e-6)
     some, _ = feed.validation(3)
     assert len(right) == 8
     assert all(any(torch.equal(one, each) for each in held_out) for one in some)
+
+
+def test_the_mlp_takes_images_as_rows_of_numbers_to_the_bit() -> None:
+    data = images()
+    scale, shift = (torch.from_numpy(each) for each in data.scale_and_shift())
+    config = MLPConfig(data.inputs, data.classes, width=16, expert_width=4, experts=2)
+    replicas = [replica(config, "adam", 0.02, seed) for seed in (0, 1)]
+    of_images, of_rows = (Lockstep(MLPProgram(config), replicas) for _ in range(2))
+    orders = [data.batches(seed, 10, 4) for seed in (0, 1)]
+    for (x, targets), *chosen in zip(Feed(data).batches([0, 1], Schedule(4, 10)), *orders, strict=True):
+        rows = torch.from_numpy(data.train.inputs[np.stack(chosen)]).flatten(2)
+        assert torch.equal(x.flatten(2), torch.addcmul(shift, rows.float(), scale))
+        assert torch.equal(of_images.step(x, targets), of_rows.step(x.flatten(2), targets))
+    x, targets = Feed(data).validation(None)
+    assert torch.equal(of_images.evaluate(x, targets, 3), of_rows.evaluate(x.flatten(1), targets, 3))
+
+
+def test_metrics_are_the_programs() -> None:
+    class Errors(MLPProgram):
+        metrics: tuple[str, ...] = ("loss", "error")
+
+        def scores(self, losses: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
+            wrong = (outputs.argmax(-1) != targets).float().mean(-1)
+            return torch.stack([losses, wrong], dim=-1)
+
+    chosen = [replica(config(), "adam", 0.02, seed) for seed in (0, 1)]
+    for mine, known in zip(
+        train(Errors(config()), chosen, Feed(DATA), Schedule(20, 10)),
+        train(PROGRAM, chosen, Feed(DATA), Schedule(20, 10)),
+        strict=True,
+    ):
+        assert list(mine.curves) == list(mine.validation) == ["loss", "error"]
+        assert np.array_equal(mine.curves["loss"], known.curves["loss"])
+        assert mine.validation["error"] == pytest.approx(1 - known.validation["accuracy"])
 
 
 def test_what_cannot_be_trained_is_said() -> None:

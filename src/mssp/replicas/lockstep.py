@@ -1,13 +1,14 @@
-"""How well replicas predict, each by itself: loss, accuracy, top-5."""
+"""R replicas in training: one step of all of them, and how well they do."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from mssp.replicas.graphs import Recorder
 from mssp.replicas.optimizers import Optimizer, size_of
 from mssp.replicas.program import (
     Batch,
@@ -22,50 +23,15 @@ from mssp.replicas.program import (
     shared_seeds,
 )
 
-NAMES = ("loss", "accuracy", "top5")
-_TOP = 5
-
-
-def ranks(outputs: Tensor, targets: Tensor) -> Tensor:
-    """How many classes come before the right one: [..., C] and [...] to [...].
-
-    Equal outputs rank by class, so that a model which says the same of all classes is right as often as chance, not
-    always.
-
-    >>> ranks(torch.tensor([[0.1, 0.9, 0.0], [0.0, 0.0, 0.0]]), torch.tensor([0, 1]))
-    tensor([1, 1])
-    """
-    right = outputs.gather(-1, targets.unsqueeze(-1))
-    earlier = torch.arange(outputs.shape[-1], device=outputs.device) < targets.unsqueeze(-1)
-    return ((outputs > right) | ((outputs == right) & earlier)).sum(-1)
-
-
-def measured(losses: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
-    """[R, 3]: loss, accuracy and top-5 of outputs [R, ..., C]; NaN where the loss is not a finite number.
-
-    Targets that are numbers, not classes, have a loss alone.
-    """
-    loss = losses.detach().float()
-    if targets.is_floating_point():
-        found = torch.stack([loss, *[torch.full_like(loss, torch.nan)] * 2], dim=-1)
-    else:
-        places = ranks(outputs.detach(), targets.expand(outputs.shape[:-1])).flatten(1)
-        found = torch.stack([loss, _share(places < 1), _share(places < _TOP)], dim=-1)
-    return torch.where(losses.isfinite().unsqueeze(-1), found, torch.nan)
-
-
-def _share(right: Tensor) -> Tensor:
-    return right.float().mean(-1)
-
 
 def mean_over(parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """The mean of measurements [R, 3] over batches of several sizes."""
+    """The mean of scores [R, metrics] over batches of several sizes."""
     weights = torch.tensor(sizes, dtype=parts[0].dtype, device=parts[0].device) / sum(sizes)
     return (torch.stack(list(parts)) * weights.view(-1, 1, 1)).sum(0)
 
 
 PRECISIONS = ("float32", "tf32")
-_EAGER_STEPS = 3  # before a GPU records one: kernels are compiled and libraries set up by then
+_EAGER_STEPS = 4  # before a GPU records one
 
 
 class Lockstep:
@@ -79,6 +45,8 @@ class Lockstep:
     >>> both = Lockstep(MLPProgram(config), [Replica(plan) for plan in plans])
     >>> both.step(torch.randn(1, 5, 4), torch.zeros(1, 5, dtype=torch.long)).shape
     torch.Size([2, 3])
+    >>> both.program.metrics
+    ('loss', 'accuracy', 'top5')
 
     Inputs are [G, B, ...] and targets [G, B, ...] for the G seeds in ``seeds``: groups of consecutive replicas share
     their batches. A replica whose loss is not a finite number is frozen: ``diverged_at`` says at which step. With
@@ -100,8 +68,6 @@ class Lockstep:
         self.program, self.replicas, self.device = program, tuple(replicas), torch.device(device)
         self.seeds = shared_seeds(replicas)
         self.steps = 0
-        self.gradient_sizes: dict[str, Tensor] = {}
-        self._measures_gradients = measure_gradients
         self._tf32 = precision == "tf32" and self.device.type == "cuda"
         values = resolved(replicas, program.infos)
         self.parameters, self.constants = program.setup(replicas, values, self.device)
@@ -115,22 +81,15 @@ class Lockstep:
         self._alive = torch.ones(len(replicas), dtype=torch.bool, device=self.device)
         self._diverged_at = torch.full((len(replicas),), -1, device=self.device)
         self._updates = torch.zeros((), dtype=torch.long, device=self.device)
-        self._eager_steps = _EAGER_STEPS if self.device.type == "cuda" and program.recordable else 0
-        self._recorded: _Recorded | None = None
-        self._recorded_sizes: dict[str, Tensor] = {}
+        self._record_or_replay = Recorder(_EAGER_STEPS if self.device.type == "cuda" and program.recordable else 0)
+        self.gradient_sizes: dict[str, Tensor] = {}
+        if measure_gradients:
+            unknown = torch.full((len(replicas),), torch.nan, dtype=torch.float64, device=self.device)
+            self.gradient_sizes = {name: unknown.clone() for name in self.parameters}
 
     def step(self, x: Tensor, targets: Tensor) -> Tensor:
-        """One update of every replica; its loss, accuracy and top-5 before the update, [R, 3]."""
-        if self._recorded is not None and self._recorded.fits(x, targets):
-            found = self._recorded.replay(x, targets)
-            self.gradient_sizes = self._recorded_sizes
-        else:
-            found = self._step(x, targets)
-            if self._eager_steps and self.steps == self._eager_steps:
-                sizes = self.gradient_sizes
-                self._recorded = _Recorded(self._step, x, targets)
-                # Recording computes nothing: what it left has no values before it is replayed.
-                self._recorded_sizes, self.gradient_sizes = self.gradient_sizes, sizes
+        """One update of every replica; its scores before the update, [R, metrics]."""
+        found = self._record_or_replay(self._step, x, targets)
         self.steps += 1
         return found
 
@@ -141,17 +100,17 @@ class Lockstep:
             batch = Batch(x, targets, self.seeds, self.steps)
             done = self.program.gradients(self.parameters, self.constants, batch)
             self._mark_diverged(done.losses)
-            if self._measures_gradients:
-                self.gradient_sizes = {name: size_of(gradient) for name, gradient in done.gradients.items()}
+            for name, size in self.gradient_sizes.items():
+                size.copy_(size_of(done.gradients[name]))
             with torch.no_grad():
                 self._optimizer.step(done.gradients, self._alive)
             self._updates += 1
-        found = measured(done.losses, done.outputs, targets)
+        found = self.program.scores(done.losses, done.outputs, targets)
         return torch.where(self._alive.unsqueeze(-1), found, torch.nan)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, targets: Tensor, batch: int) -> Tensor:
-        """Loss, accuracy and top-5 on examples that all replicas share, [n, ...], ``batch`` of them at a time: [R, 3].
+        """Scores on examples that all replicas share, [n, ...], ``batch`` of them at a time: [R, metrics].
 
         A replica whose loss is not finite here has diverged with its last update.
         """
@@ -160,7 +119,7 @@ class Lockstep:
             for some, right in zip(x.split(batch), targets.split(batch), strict=True):
                 outputs = self.program.outputs(self.parameters, self.constants, some.unsqueeze(0))
                 expected = right.expand(len(self.replicas), *right.shape)
-                parts.append(measured(self.program.losses(outputs, expected), outputs, expected))
+                parts.append(self.program.scores(self.program.losses(outputs, expected), outputs, expected))
                 sizes.append(len(some))
         found = mean_over(parts, sizes)
         self._mark_diverged(found[:, 0])
@@ -180,25 +139,6 @@ class Lockstep:
         finite = losses.isfinite()
         torch.where(self._alive & ~finite, self._updates, self._diverged_at, out=self._diverged_at)
         self._alive &= finite
-
-
-class _Recorded:
-    """A step as a CUDA graph: a hundred small operations are launched as one, where launching takes longer."""
-
-    def __init__(self, step: Callable[[Tensor, Tensor], Tensor], x: Tensor, targets: Tensor) -> None:
-        self._x, self._targets = x.clone(), targets.clone()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._found = step(self._x, self._targets)
-
-    def fits(self, x: Tensor, targets: Tensor) -> bool:
-        return (x.shape, targets.shape) == (self._x.shape, self._targets.shape)
-
-    def replay(self, x: Tensor, targets: Tensor) -> Tensor:
-        self._x.copy_(x)
-        self._targets.copy_(targets)
-        self._graph.replay()
-        return self._found.clone()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""R copies of the paper's MLP MoE as one program.
+"""R copies of the paper's MLP MoE as one program, which takes inputs flat, whatever shape the data have.
 
 On a CPU, autograd gives every parameter its gradient. On a GPU with Triton it stops at the layers' outputs: a layer's
 gradient is a product of what entered it and what came back to its output, and the optimizer's kernel multiplies the
@@ -15,16 +15,19 @@ from torch import Tensor
 from mssp.apply.description import described_parameters
 from mssp.apply.draws import normals
 from mssp.apply.verification import check_routing
+from mssp.measure.mlp import MLPProbe
 from mssp.nn import mlp
 from mssp.nn.experts import backend
 from mssp.nn.experts.paths import gated_hidden_units
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan, Values
+from mssp.replicas.metrics import OF_CLASSES, scores_of_classes
 from mssp.replicas.program import (
     Batch,
     Constants,
     Factored,
     Gradient,
+    Probe,
     Replica,
     Step,
     initial_weights,
@@ -35,6 +38,8 @@ from mssp.replicas.program import (
 
 class MLPProgram:
     """The MLP MoE of one configuration, for any number of replicas."""
+
+    metrics: tuple[str, ...] = OF_CLASSES
 
     def __init__(self, config: mlp.MLPConfig) -> None:
         self.config = config
@@ -63,23 +68,33 @@ class MLPProgram:
         return parameters, stacked([factors[id(replica.plan)] for replica in replicas], device)
 
     def outputs(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor) -> Tensor:
-        return self._forward(parameters, constants, x, None)["readout"]
+        return self._forward(parameters, constants, _flat(x), None)["readout"]
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return mlp.loss(outputs, targets, self.config.loss)
 
+    def scores(self, losses: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
+        return scores_of_classes(losses, outputs, targets)
+
     def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step:
         leaves = {name: parameter.requires_grad_() for name, parameter in parameters.items()}
-        acts = self._forward(leaves, constants, batch.x, self._noise(batch, len(leaves["readout"])))
+        x = _flat(batch.x)
+        acts = self._forward(leaves, constants, x, self._noise(batch, len(leaves["readout"])))
         losses = self.losses(acts["readout"], batch.targets)
         found: Mapping[str, Gradient]
-        if backend.fused(batch.x):
-            found = self._factored(acts, losses, constants, batch.x)
+        if backend.fused(x):
+            found = self._factored(acts, losses, constants, x)
         else:
             found = dict(zip(leaves, torch.autograd.grad(losses.sum(), list(leaves.values())), strict=True))
         for parameter in parameters.values():
             parameter.requires_grad_(False)
         return Step(losses.detach(), acts["readout"].detach(), found)
+
+    def probe(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor, targets: Tensor) -> Probe:
+        return MLPProbe(self.config, _multipliers(constants), parameters, _flat(x), targets)
+
+    def told(self, constants: Constants) -> Mapping[str, Tensor]:
+        return {"aggregation": constants["aggregation"].flatten().double()}
 
     @property
     def recordable(self) -> bool:
@@ -94,12 +109,11 @@ class MLPProgram:
     def _forward(
         self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor, noise: Sequence[Tensor] | None
     ) -> mlp.Activations:
-        residual = constants.get("residual", torch.ones(()))
-        factors = mlp.Multipliers(constants["aggregation"], residual)
+        factors = _multipliers(constants)
         shared = x[0] if len(x) == 1 else x
         if len(parameters["readout"]) == 1 and not backend.fused(x):
             # One replica is computed without its axis: batched products round differently, and this one can be exact.
-            factors = mlp.Multipliers(constants["aggregation"].view(()), residual.view(()))
+            factors = _multipliers({name: factor.view(()) for name, factor in constants.items()})
             alone = {name: parameter[0] for name, parameter in parameters.items()}
             noise = None if noise is None else [each[0] for each in noise]
             acts = mlp.forward(alone, shared, self.config, factors, noise)
@@ -140,6 +154,16 @@ class MLPProgram:
             h = acts[f"{name}output"]
         found["readout"] = Factored(back["readout"], h)
         return found
+
+
+def _flat(x: Tensor) -> Tensor:
+    """[G, B, ...] as [G, B, D], without a copy."""
+    return x.flatten(2)
+
+
+def _multipliers(constants: Constants) -> mlp.Multipliers:
+    """A plan says nothing of the residual where the model has none."""
+    return mlp.Multipliers(constants["aggregation"], constants.get("residual", 1.0))
 
 
 _OF_BLOCK = ("router", "expert_in", "aggregate")

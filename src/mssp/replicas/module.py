@@ -18,7 +18,8 @@ from mssp.apply.description import Claims, described_parameters, multipliers_of
 from mssp.apply.initial import initialize
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Values
-from mssp.replicas.program import Batch, Constants, Replica, Step, per_replica
+from mssp.replicas.metrics import OF_CLASSES, scores_of_classes
+from mssp.replicas.program import Batch, Constants, Probe, Replica, Step, per_replica
 
 
 def mean_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -37,6 +38,8 @@ class ModuleProgram:
         claims: what the parameters are, where the modules do not say so themselves.
         loss: from one replica's outputs and targets to its mean loss.
     """
+
+    metrics: tuple[str, ...] = OF_CLASSES
 
     def __init__(
         self,
@@ -80,6 +83,9 @@ class ModuleProgram:
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return torch.stack([self._loss(*each) for each in zip(outputs, targets, strict=True)])
 
+    def scores(self, losses: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
+        return scores_of_classes(losses, outputs, targets)
+
     def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step:
         def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Any:
             outputs = self._outputs(weights, buffers, inputs)
@@ -89,6 +95,14 @@ class ModuleProgram:
         found = self._over_replicas(differentiated, parameters, constants, batch.x, batch.targets)
         gradients, (losses, outputs) = found
         return Step(losses, outputs, gradients)
+
+    def probe(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor, targets: Tensor) -> Probe:
+        name = type(self._model).__name__
+        raise ValueError(f"replicas of {name} are not measured term by term: mssp.check(build, ...) measures modules")
+
+    def told(self, constants: Constants) -> Mapping[str, Tensor]:
+        """Nothing: a module keeps its multipliers to itself."""
+        return {}
 
     @property
     def recordable(self) -> bool:

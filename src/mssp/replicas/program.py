@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,16 +10,19 @@ import torch
 from torch import Tensor
 
 from mssp.apply.initial import draw
+from mssp.measure.magnitudes import Sizes
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan, Values
 
 Constants = Mapping[str, Tensor]  # what a replica has beside its parameters: multipliers, buffers
+Probe = Callable[[Mapping[str, Tensor]], Sizes]  # from parameters now to the size of every term by name, [R] each
 
 
 @dataclass(frozen=True)
 class Batch:
     """What a step sees: inputs [G, B, ...] for G groups of consecutive replicas, targets [R, B, ...].
 
+    Inputs have the shape that the data have; a model that takes them flat flattens them itself.
     Whatever is random in a step follows from the groups' seeds and the number of the step.
     """
 
@@ -39,10 +42,14 @@ class Step:
 
 
 class Program(Protocol):
-    """A model for any number of replicas."""
+    """A model for any number of replicas: all that training, evaluation and measurements know of it.
+
+    ``metrics`` names what :meth:`scores` finds, the loss first.
+    """
 
     infos: Sequence[ParamInfo]
     shapes: Mapping[str, tuple[int, ...]]
+    metrics: tuple[str, ...]
 
     @property
     def recordable(self) -> bool:
@@ -61,7 +68,22 @@ class Program(Protocol):
         """[R], from outputs [R, B, ..., C] and targets [R, B, ...]."""
         ...
 
+    def scores(self, losses: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
+        """[R, metrics], from losses [R], outputs [R, B, ..., C] and targets [R, B, ...]."""
+        ...
+
     def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step: ...
+
+    def probe(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor, targets: Tensor) -> Probe:
+        """Measures every term of later parameters against these, on inputs [G, T, ...] and targets [G, T, ...].
+
+        A model whose terms are not known is refused.
+        """
+        ...
+
+    def told(self, constants: Constants) -> Mapping[str, Tensor]:
+        """The factors that its forward pass was given and a measurement is judged by, by name, [R] each."""
+        ...
 
     def floats_per_example(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""How many replicas fit on a device at once."""
+"""Whole trainings of replicas on a data set, in parts that fit into memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mssp._numbers import positive_int
 from mssp.data.dataset import Dataset, Split, subset
 from mssp.nn.experts.backend import runs_triton
 from mssp.planning.setting import Optimizer
-from mssp.replicas.lockstep import NAMES, Lockstep
+from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.program import Program, Replica, check_alike
 
 _SHARE = 0.8  # of free memory: allocators and products need room of their own
@@ -103,7 +103,7 @@ class Schedule:
 class Outcome:
     """One replica's training.
 
-    ``curves`` holds loss, accuracy and top5 of every step's batch before its update, NaN once the replica diverged
+    ``curves`` holds the program's metrics of every step's batch before its update, NaN once the replica diverged
     (``diverged_at`` updates); ``validation`` the same at the end, and ``validations`` after the updates asked for.
     """
 
@@ -114,15 +114,21 @@ class Outcome:
 
 
 class Feed:
-    """A dataset on a device: bytes stay bytes there, and a batch is normalised when it is taken."""
+    """A dataset on a device: bytes stay bytes there, and a batch is normalised when it is taken.
+
+    Inputs keep the shape that they have in the data: what a model wants of it is its program's to say.
+    """
 
     def __init__(self, data: Dataset, device: str | torch.device = "cpu") -> None:
         self.data, self.device = data, torch.device(device)
-        self._scale, self._shift = (torch.from_numpy(each).to(self.device) for each in data.scale_and_shift())
+        shape = data.train.inputs.shape[1:]
+        self._scale, self._shift = (
+            torch.from_numpy(each).to(self.device).view(shape) for each in data.scale_and_shift()
+        )
         self._train = self._moved(data.train)
 
     def batches(self, seeds: Sequence[int], schedule: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
-        """For every step, inputs [G, B, D] and targets [G, B] of G seeds."""
+        """For every step, inputs [G, B, ...] and targets [G, B] of G seeds."""
         orders = [self.data.batches(seed, schedule.batch, schedule.steps) for seed in seeds]
         chosen = torch.from_numpy(np.stack(orders, axis=1)).to(self.device)
         inputs, targets = self._train
@@ -139,9 +145,9 @@ class Feed:
 
     def _moved(self, split: Split) -> tuple[Tensor, Tensor]:
         # Arrays in memory that processes share may not be written, which torch wants to be able to.
-        inputs, targets = (np.require(array, requirements="W") for array in (split.inputs, split.targets))
-        flat = torch.from_numpy(inputs.reshape(len(split), -1))
-        return flat.to(self.device), torch.from_numpy(targets).to(self.device)
+        arrays = (np.require(array, requirements=("C", "W")) for array in (split.inputs, split.targets))
+        inputs, targets = (torch.from_numpy(array).to(self.device) for array in arrays)
+        return inputs, targets
 
 
 def train(
@@ -194,8 +200,8 @@ def _train_halving(
 def _train_together(
     lockstep: Lockstep, feed: Feed, schedule: Schedule, on_step: Callable[[int], None] | None
 ) -> list[Outcome]:
-    R = len(lockstep.replicas)
-    curves = torch.full((schedule.steps, R, len(NAMES)), torch.nan, device=feed.device)
+    R, metrics = len(lockstep.replicas), lockstep.program.metrics
+    curves = torch.full((schedule.steps, R, len(metrics)), torch.nan, device=feed.device)
     held_out = feed.validation(schedule.validation)
     at_once = min(_LARGEST_EVALUATION, examples_that_fit(lockstep.program, R, feed.device))
     validations: dict[int, Tensor] = {}
@@ -214,9 +220,9 @@ def _train_together(
     between = {step: each.tolist() for step, each in validations.items()}
     return [
         Outcome(
-            curves={name: np.ascontiguousarray(numbers[r, index]) for index, name in enumerate(NAMES)},
-            validation=dict(zip(NAMES, ends[r], strict=True)),
-            validations={step: dict(zip(NAMES, each[r], strict=True)) for step, each in between.items()},
+            curves={name: np.ascontiguousarray(numbers[r, index]) for index, name in enumerate(metrics)},
+            validation=dict(zip(metrics, ends[r], strict=True)),
+            validations={step: dict(zip(metrics, each[r], strict=True)) for step, each in between.items()},
             diverged_at=diverged_at,
         )
         for r, diverged_at in enumerate(lockstep.diverged_at)

@@ -1,4 +1,4 @@
-"""Train replicas of the MLP MoE a few steps, and measure every term of their dynamics after each."""
+"""Train replicas a few steps, and measure every term of their dynamics after each."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from mssp.measure.magnitudes import Pool, Sizes
-from mssp.measure.mlp import MLPProbe
-from mssp.nn.mlp import Multipliers
 from mssp.planning.parameter import ParamInfo
+from mssp.replicas.graphs import Recorder
 from mssp.replicas.lockstep import Lockstep
-from mssp.replicas.mlp import MLPProgram
+from mssp.replicas.program import Probe
 
 Measured = dict[str, npt.NDArray[np.float64]]
-_EAGER_CALLS = 1  # before a GPU records one: libraries are set up by then
+_EAGER_CALLS = 1  # before a GPU records one
 
 
 def watch(
@@ -30,16 +29,13 @@ def watch(
 
     With them the training ``loss``, which belongs to the batch of the next update and has no value after the last;
     ``gradient-sum/ROLE``, the sum of the sizes of the gradients that were trained on; and what the optimizer and the
-    forward pass were told: ``eps/ROLE`` and ``aggregation``.
+    forward pass were told: ``eps/ROLE``, and by name the factors of the program.
 
     Args:
-        probe: inputs [T, D] and targets [T] that all replicas share, or [G, T, D] and [G, T] for groups of them.
+        probe: inputs [G, T, ...] and targets [G, T, ...] for groups of replicas, as a batch has them.
     """
     program = lockstep.program
-    assert isinstance(program, MLPProgram)
-    constants = lockstep.constants
-    factors = Multipliers(constants["aggregation"], constants.get("residual", 1.0))
-    measure = _Measurement(MLPProbe(program.config, factors, lockstep.parameters, *probe), lockstep)
+    measure = _Measurement(program.probe(lockstep.parameters, lockstep.constants, *probe), lockstep)
     told = _told(lockstep, program.infos)
     passed = {info.name: torch.zeros(len(lockstep.replicas), device=lockstep.device) for info in program.infos}
     rows, losses = [measure() | _by_role(passed, program.infos)], []
@@ -57,28 +53,21 @@ def watch(
 
 
 class _Measurement:
-    """A probe of parameters that change in place; on a GPU its hundreds of small operations are launched as one."""
+    """A probe of parameters that change in place, with the sizes of one moment in one tensor: a GPU records that."""
 
-    def __init__(self, probe: MLPProbe, lockstep: Lockstep) -> None:
+    def __init__(self, probe: Probe, lockstep: Lockstep) -> None:
         self._probe, self._parameters = probe, lockstep.parameters
-        self._eager_calls = _EAGER_CALLS if lockstep.device.type == "cuda" else None
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._recorded: tuple[list[str], Tensor] = [], torch.empty(0)
+        self._record_or_replay = Recorder(_EAGER_CALLS if lockstep.device.type == "cuda" else 0)
+        self._names: tuple[str, ...] = ()
 
     def __call__(self) -> Sizes:
-        if self._graph is not None:
-            self._graph.replay()
-            names, sizes = self._recorded
-            return dict(zip(names, sizes.clone(), strict=True))
+        sizes = self._record_or_replay(self._stacked)
+        return dict(zip(self._names, sizes, strict=True))
+
+    def _stacked(self) -> Tensor:
         found = self._probe(self._parameters)
-        if self._eager_calls is not None:
-            self._eager_calls -= 1
-            if not self._eager_calls:
-                self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph):
-                    again = self._probe(self._parameters)
-                    self._recorded = list(again), torch.stack(list(again.values()))
-        return found
+        self._names = tuple(found)
+        return torch.stack(list(found.values()))
 
 
 def _by_role(passed: Mapping[str, Tensor], infos: Iterable[ParamInfo]) -> dict[str, Tensor]:
@@ -89,9 +78,9 @@ def _by_role(passed: Mapping[str, Tensor], infos: Iterable[ParamInfo]) -> dict[s
 
 
 def _told(lockstep: Lockstep, infos: Iterable[ParamInfo]) -> dict[str, Tensor]:
-    told = {"aggregation": lockstep.constants["aggregation"].flatten().double()}
+    told = dict(lockstep.program.told(lockstep.constants))
     if lockstep.replicas[0].plan.setting.optimizer.eps is not None:
-        # A role's parameters share their eps: those of an MLP's blocks have one shape.
+        # A role's parameters share their eps where they have one shape, as those of equal blocks do.
         rates = {info.role: lockstep.rates[info.name] for info in infos}
         # Scaling gradients up is, to Adam, scaling eps down.
         told |= {f"eps/{role}": each.eps / each.grad_scale for role, each in rates.items()}
