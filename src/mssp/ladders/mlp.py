@@ -9,9 +9,20 @@ At N = 128 the three have eight experts each, and there their hyperparameters ar
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
 from mssp._numbers import positive_int
 from mssp.planning.setting import II, I, Regime, regime_named
 from mssp.planning.shape import Shape
+
+if TYPE_CHECKING:  # the commands' flags name widths of the families, and wait for no torch
+    import torch
+
+    from mssp.data.dataset import Dataset
+    from mssp.nn.mlp import MLPConfig
+    from mssp.replicas.mlp import MLPProgram
+    from mssp.replicas.training import Feed
 
 TUNED_WIDTH = 128
 _EXPERTS = 8  # at the tuned width
@@ -38,3 +49,86 @@ def family(regime: str | Regime, width: int, inputs: int | None = None, active: 
     if active is not None and (active > _EXPERTS or chosen * _EXPERTS != active * experts):
         raise ValueError(f"{active} of {_EXPERTS} experts active is no whole number of the {experts} at width {width}")
     return Shape(width, _NARROW if regime is II else width, experts, chosen, 1, inputs)
+
+
+def config_of(shape: Shape, outputs: int, *, soft: bool, residual: bool = False, **choices: Any) -> MLPConfig:
+    """The MLP MoE that has this shape: the one place where a shape becomes a model.
+
+    >>> small = config_of(family("II", 64, inputs=12), 10, soft=True, activation="identity")
+    >>> small.active, small.blocks, small.activation, small.shape
+    (None, 1, 'identity', Shape(N=64, N_e=16, M=4, K=4, L=1, D=12))
+
+    Args:
+        soft: without a choice of experts: the shape has all of them active. Top-K of all is another model.
+        residual: add a block to its input where there is one alone, too. Several blocks always are residual.
+        choices: other fields of :class:`mssp.nn.MLPConfig`.
+    """
+    from mssp.nn.mlp import MLPConfig
+
+    if shape.inputs is None:
+        raise ValueError(f"an MLP MoE has inputs of one size, and {shape} does not say which")
+    return MLPConfig(
+        inputs=shape.inputs,
+        outputs=outputs,
+        width=shape.width,
+        expert_width=shape.expert_width,
+        experts=shape.experts,
+        active=None if soft else shape.active,
+        blocks=shape.depth,
+        residual=residual or shape.depth > 1,
+        **choices,
+    )
+
+
+@dataclass(frozen=True)
+class MLPLadder:
+    """A family of MLP MoEs on a data set: a :class:`mssp.ladders.ladder.Ladder`.
+
+    >>> from mssp.data import load
+    >>> from mssp.planning.setting import II
+    >>> ladder = MLPLadder(II, load("clusters"), active=2)
+    >>> ladder.shape(256), ladder.words()
+    (Shape(N=256, N_e=16, M=16, K=4, L=1, D=64), {'active': 2})
+    >>> ladder.deep(4).shape(256).depth
+    4
+
+    Args:
+        regime: what grows with the width.
+        active: experts per input where there are eight (see :func:`family`); None for all of them, softly.
+        blocks: residual blocks, one after the other; None for a single MoE layer, which is no block of a stack.
+    """
+
+    regime: Regime
+    data: Dataset
+    active: int | None = None
+    blocks: int | None = None
+
+    @property
+    def name(self) -> str:
+        return "mlp"
+
+    def deep(self, blocks: int) -> MLPLadder:
+        """The same widths as stacks of residual blocks: at one width, ladders of several depths grow in depth."""
+        return replace(self, blocks=positive_int("blocks", blocks))
+
+    def shape(self, width: int) -> Shape:
+        one = family(self.regime, width, self.data.inputs, self.active)
+        return one if self.blocks is None else replace(one, depth=self.blocks)
+
+    def config(self, width: int) -> MLPConfig:
+        residual = self.blocks is not None
+        return config_of(self.shape(width), self.data.classes, soft=self.active is None, residual=residual)
+
+    def program(self, width: int) -> MLPProgram:
+        from mssp.replicas.mlp import MLPProgram
+
+        return MLPProgram(self.config(width))
+
+    def feed(self, device: torch.device) -> Feed:
+        from mssp.replicas.training import Feed
+
+        return Feed(self.data, device)
+
+    def words(self) -> dict[str, Any]:
+        """A depth is named where there is one: most ladders have none, and their runs keep their keys."""
+        return {"active": self.active} | ({} if self.blocks is None else {"blocks": self.blocks})
