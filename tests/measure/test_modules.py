@@ -18,7 +18,8 @@ from mssp.measure.magnitudes import Layer, layer_sizes, rms
 from mssp.measure.mlp import MLPProbe
 from mssp.measure.modules import Call, ModuleProbe, own_loss
 from mssp.measure.moe_layers import OwnLayer
-from mssp.measure.moe_terms import BACKWARD, FORWARD, expert_terms
+from mssp.measure.moe_terms import FORWARD, expert_terms
+from mssp.measure.quantities import BACKWARD
 from mssp.measure.recording import recorded, wide_copy
 from mssp.nn import GPT, GPTConfig, MLPConfig, MoE, Router, mlp
 
@@ -276,7 +277,7 @@ def test_the_terms_of_a_moe_layer_add_up(options: dict[str, Any]) -> None:
     torch.testing.assert_close(total.view_as(out), out.detach(), rtol=1e-8, atol=1e-12)
 
     to_logits = layer.through_gates(layer.routings(now), sum(terms.to_gates[0], torch.zeros(())))
-    found = sum((terms.backward[0][name] for name in BACKWARD), to_logits @ moe.router.weight.detach())
+    found = sum((terms.backward[0][name] for name in BACKWARD.terms), to_logits @ moe.router.weight.detach())
     (wanted,) = torch.autograd.grad(out, x, back)
     torch.testing.assert_close(found.view_as(wanted), wanted, rtol=1e-8, atol=1e-12)
 
@@ -306,7 +307,7 @@ def test_the_terms_of_a_gpt_add_up() -> None:
         torch.testing.assert_close(total, now[moe.experts].y, rtol=1e-8, atol=1e-12)
         to_gates = sum((each for pair in terms.to_gates for each in pair), torch.zeros(()))
         through_router = moe.through_gates(moe.routings(now), to_gates) @ moe.router.get_parameter("weight").detach()
-        found = sum((each[name] for each in terms.backward for name in BACKWARD), through_router)
+        found = sum((each[name] for each in terms.backward for name in BACKWARD.terms), through_router)
         (wanted,) = torch.autograd.grad(loss, now[moe.experts].into, retain_graph=True)
         torch.testing.assert_close(found.view_as(wanted), wanted * 12, rtol=1e-8, atol=1e-12)
 

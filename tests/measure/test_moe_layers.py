@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import mssp
 from mssp.hf import experts
 from mssp.measure.moe_layers import StackedLayer
-from mssp.measure.moe_terms import BACKWARD, FORWARD, expert_terms
+from mssp.measure.moe_terms import FORWARD, expert_terms
+from mssp.measure.quantities import BACKWARD
 from mssp.measure.recording import recorded, wide_copy
 
 transformers = pytest.importorskip("transformers")
@@ -75,7 +76,7 @@ def test_the_terms_of_a_foreign_layer_add_up(family: str) -> None:
 
     to_logits = layer.through_gates(layer.routings(now), sum(terms.to_gates[0], torch.zeros(())))
     by_router = to_logits.to(torch.float64) @ layer.router.get_parameter("weight").detach()
-    found = sum((terms.backward[0][name] for name in BACKWARD), by_router)
+    found = sum((terms.backward[0][name] for name in BACKWARD.terms), by_router)
     wanted = torch.autograd.grad(now[layer.experts].out_of, x, [back])[0]
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 

@@ -604,6 +604,6 @@ def test_what_stability_asks_is_what_mssp_has() -> None:
     }  # fmt: skip
     for (name, regime), power in expected.items():
         assert stable_exponent(name, regime_named(regime)) == Fraction(power), (name, regime)
-    for name in ("propagating/readout", "gradient/router", "weights/expert_in", "backward/A6.1", "nothing"):
+    for name in ("propagating/readout", "gradient/router", "weights/expert_in", "backward/A6.1", "effective/nothing"):
         assert stable_exponent(name, II) is None
     assert stable_exponent("activation/router", I) is None

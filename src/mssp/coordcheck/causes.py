@@ -11,9 +11,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mssp.coordcheck.judgement import Judged
+from mssp.measure.quantities import (
+    ACCUSING,
+    AGGREGATE,
+    AGGREGATION,
+    EPS,
+    EXPERT_DISTANCE,
+    FEATURE_CHANGE,
+    RATE,
+    WEIGHTS,
+)
 
-# In this order: an eps that dominates shrinks Adam's updates, and looks like a small learning rate.
-_SETTINGS = ("experts", "weights", "aggregation", "eps", "rate")
+# Of the sum over experts as a whole: what is off here is first explained by a cause that has no role either.
+_OF_THE_WHOLE = (EXPERT_DISTANCE, AGGREGATION, AGGREGATE, FEATURE_CHANGE)
 
 
 @dataclass(frozen=True)
@@ -35,12 +45,12 @@ class Cause:
 def causes(quantities: Mapping[str, Judged], symbol: str) -> list[Cause]:
     """The settings that are off, the likeliest culprit first; ``symbol`` is what grows."""
     found: list[Cause] = []
-    for setting in _SETTINGS:
-        off = [each for name, each in quantities.items() if _setting(name) == setting and each.verdict == "off"]
-        eps_is_off = {cause.role for cause in found if cause.setting == "eps"}
-        off = [each for each in off if not (setting == "rate" and _role(each.name) in eps_is_off)]
+    for kind in ACCUSING:
+        off = [each for each in quantities.values() if each.name.kind is kind and each.verdict == "off"]
+        eps_is_off = {cause.role for cause in found if cause.setting == EPS.family}
+        off = [each for each in off if not (kind is RATE and each.name.of in eps_is_off)]
         off.sort(key=lambda each: -each.excess)
-        found += [Cause(setting, _role(each.name), _text(each, setting, symbol)) for each in off]
+        found += [Cause(kind.family, each.name.of, _text(each, symbol)) for each in off]
     return found
 
 
@@ -82,31 +92,25 @@ def _reason(each: Judged, found: list[Cause], symbol: str) -> str:
         what = f"{does}, as expected" if each.verdict == "ok" else f"{does}, expected {expected}"
         if each.verdict == "ok" and verb != "stays":
             what = f"{does}: {expected} is expected"
-    if each.verdict != "off" or _setting(each.name) in _SETTINGS:
+    if each.verdict != "off" or each.name.kind in ACCUSING:
         return what
     if not found:
         return f"{what}: every setting that was judged follows its rule, so look at the forward pass and the loss"
-    role = _role(each.name)
+    role = "" if each.name.kind in _OF_THE_WHOLE else each.name.of or None
     cause = next((cause for cause in found if cause.role == role), found[0])
     return f"{what}: {cause.text}"
 
 
-def _text(each: Judged, setting: str, symbol: str) -> str:
-    role = _role(each.name)
-    if setting == "experts":
-        return f"experts {each.reason}"
+def _text(each: Judged, symbol: str) -> str:
+    kind = each.name.kind
+    what = kind.accuses.format(role=each.name.of)
     if each.judged is None or each.expected is None or each.expected.power is None:
-        names = {"weights": f"the initial weights of {role}", "rate": f"the learning rate of {role}"}
-        return f"{names.get(setting, each.name)} {each.reason}"
+        return f"{each.name if kind.told else what} {each.reason}"
     value, right = each.judged.value, float(each.expected.power)
-    if setting == "rate":
-        return f"the learning rate of {role} is {_factor(symbol, value - right)}"
-    what = {
-        "weights": f"the initial weights of {role} scale",
-        "eps": f"Adam's eps of {role} scales",
-        "aggregation": "the aggregation factor scales",
-    }[setting]
-    return f"{what} as {power(symbol, value)}, the rule says {power(symbol, right)}"
+    if kind is RATE:
+        return f"{what} is {_factor(symbol, value - right)}"
+    scale = "scale" if kind is WEIGHTS else "scales"
+    return f"{what} {scale} as {power(symbol, value)}, the rule says {power(symbol, right)}"
 
 
 def _factor(symbol: str, exponent: float) -> str:
@@ -118,12 +122,3 @@ def _factor(symbol: str, exponent: float) -> str:
     if abs(size - 0.5) < 0.25:
         return f"{verb} by √{symbol} too often"
     return f"{verb} by {power(symbol, size)} too much"
-
-
-def _setting(name: str) -> str:
-    return "experts" if name == "experts/distance" else name.partition("/")[0]
-
-
-def _role(name: str) -> str:
-    kind, _, role = name.partition("/")
-    return "" if kind in ("experts", "aggregation", "aggregate", "features") else role.rpartition("/")[2]

@@ -21,13 +21,25 @@ import numpy.typing as npt
 from mssp._estimates import Estimate
 from mssp.coordcheck.series import Numbers, Series, bent_estimate, estimate
 from mssp.planning.setting import II
+from mssp.measure.quantities import (
+    ACTIVATION,
+    EXPERT_DISTANCE,
+    FAITHFULNESS,
+    GRADIENT,
+    LOSS,
+    PROPAGATING,
+    RATE,
+    UPDATE,
+    WEIGHTS,
+    Quantity,
+)
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent, slack, stable_exponent
 
 TOLERANCE = 0.15
 # Experts' outputs may be of any order up to √M in Regime II, where they are no variable of the dynamics (the paper's
 # App. "Justification of MSSP in Regime II"): under muP they are of order 1.
-_FREE_IN_II = ("propagating/expert_out", "activation/expert_out")
+_FREE_IN_II = (PROPAGATING("expert_out"), ACTIVATION("expert_out"))
 # What finite sizes can bend a slope by: over widths of 64 to 512 we measure up to this.
 _LARGEST_BEND = 0.25
 # A bend is known less well than a slope; its own interval counts up to this.
@@ -53,7 +65,7 @@ class Judged:
         verdict: ``ok``, ``off``, ``zero`` or ``unpredicted``.
     """
 
-    name: str
+    name: Quantity
     exponents: tuple[Estimate | None, ...]
     values: Mapping[int, tuple[float, ...]]
     predicted: tuple[Prediction | None, ...]
@@ -73,10 +85,10 @@ class Judged:
 
 def judged_quantities(series: Series, theory: Theory) -> dict[str, Judged]:
     """Every quantity of a series, by name; what was told rather than measured is judged like the rest."""
-    return {name: _judged(name, series, theory) for name in series.values if name != "loss"}
+    return {name: _judged(name, series, theory) for name in series.quantities if name.kind is not LOSS}
 
 
-def _judged(name: str, series: Series, theory: Theory) -> Judged:
+def _judged(name: Quantity, series: Series, theory: Theory) -> Judged:
     values, sizes = series.values[name], series.sizes
     steps = range(series.steps + 1)
     predicted = tuple(theory.prediction(name, step) for step in steps)
@@ -90,7 +102,7 @@ def _judged(name: str, series: Series, theory: Theory) -> Judged:
         stable=_is_stable(name, series, theory),
         verdict="unpredicted" if values.any() else "zero",
     )
-    if name == "experts/distance":
+    if name.kind is EXPERT_DISTANCE:
         return _judged_tie(bare, values[:, 0] != 0, theory)
     by_prediction = _steps_by_prediction(predicted)
     if not by_prediction or _rounded_away(name, series, by_prediction):
@@ -116,13 +128,12 @@ def _judged_tie(bare: Judged, apart: npt.NDArray[np.bool_], theory: Theory) -> J
     return replace(bare, verdict="ok")
 
 
-def _rounded_away(name: str, series: Series, by_prediction: Mapping[Prediction, Sequence[int]]) -> bool:
+def _rounded_away(name: Quantity, series: Series, by_prediction: Mapping[Prediction, Sequence[int]]) -> bool:
     """Whether updates were too small beside their weights to be seen: then a learning rate cannot be told."""
-    kind, _, role = name.partition("/")
-    if kind != "rate" or not series.values[f"weights/{role}"].any():
+    if name.kind is not RATE or not series.values[WEIGHTS(name.of)].any():
         return False
     step = max(step for steps in by_prediction.values() for step in steps)
-    update, weights = (series.values[f"{what}/{role}"][:, step] for what in ("update", "weights"))
+    update, weights = (series.values[kind(name.of)][:, step] for kind in (UPDATE, WEIGHTS))
     return bool((update < _VISIBLE * weights).any())
 
 
@@ -172,7 +183,7 @@ def _wrongly_zero(series: Series, values: Numbers, predicted: Sequence[Predictio
     return None
 
 
-def _is_stable(name: str, series: Series, theory: Theory) -> bool:
+def _is_stable(name: Quantity, series: Series, theory: Theory) -> bool:
     """Whether the exponent of the last steps is that which maximal scale stability asks for."""
     wanted = _wanted(name, theory)
     if wanted is None:
@@ -186,13 +197,13 @@ def _is_stable(name: str, series: Series, theory: Theory) -> bool:
     return bool(last.all()) and _miss(Prediction(wanted, "paper"), series.sizes, last).beyond <= 0
 
 
-def _wanted(name: str, theory: Theory) -> Exponent | None:
+def _wanted(name: Quantity, theory: Theory) -> Exponent | None:
     """What the desiderata ask of a quantity; None where they ask nothing, or for a term that vanishes."""
     regime = theory.plan.setting.regime
     if regime is None:
         return None
-    if name.startswith("faithfulness/"):
-        below = slack(name.replace("faithfulness", "gradient"))
+    if name.kind is FAITHFULNESS:
+        below = slack(GRADIENT(name.of))
         return theory.raised(name, Exponent(below, below))  # eps is above a gradient that is below its order
     power = stable_exponent(name, regime, depth=theory.depth)
     if power is None:

@@ -17,6 +17,7 @@ import torch
 from mssp._estimates import Estimate, mean_of, slope_of
 from mssp.apply.draws import normals
 from mssp.ladders.mlp import family
+from mssp.measure.quantities import EFFECTIVE, LOSS
 from mssp.nn.mlp import MLPConfig
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning
@@ -38,7 +39,7 @@ _WIDTHS = {I: (64, 128, 256), II: (64, 128, 256, 512), III: (64, 128, 192)}
 def for_open_questions(plan: Plan) -> dict[str, list[Estimate | None]] | None:
     """The simulation for a plan's setting, if the paper's tables leave its first steps open."""
     setting = replace(plan.setting, as_printed=False)
-    if setting.regime is None or tabulated("effective/expert_in", STEPS, setting) is not None:
+    if setting.regime is None or tabulated(EFFECTIVE("expert_in"), STEPS, setting) is not None:
         return None
     return simulated(setting, _WIDTHS[setting.regime])
 
@@ -51,7 +52,7 @@ def simulated(setting: Setting, widths: Sequence[int], *, seeds: int = _SEEDS) -
     (True, None)
     """
     by_width = [_measured(setting, width, seeds) for width in widths]
-    names = set.intersection(*(set(each) for each in by_width)) - {"loss"}
+    names = set.intersection(*(set(each) for each in by_width)) - {LOSS()}
     logs = [float(np.log(width)) for width in widths]
     found: dict[str, list[Estimate | None]] = {}
     for name in sorted(names):

@@ -18,6 +18,7 @@ from mssp.coordcheck.series import Numbers, Series
 from mssp.measure.magnitudes import Pool, rms
 from mssp.measure.modules import Described, Entries, ModuleProbe, own_loss
 from mssp.measure.moe_layers import moe_layers
+from mssp.measure.quantities import AGGREGATION, EPS, GRADIENT, GRADIENT_SUM, LOSS
 from mssp.planning.growth import infer
 from mssp.planning.plans import Plan
 from mssp.planning.shape import Shape
@@ -90,7 +91,7 @@ def check(
         sides[size] = _beside_the_role(plans[size], model, claims)
     own = {role for role in sides[min(sides)] if any(each[role] != sides[min(sides)][role] for each in sides.values())}
     series = Series.of(measured, plan.setting.optimizer)
-    at_start = series.values.get("gradient/embedding")
+    at_start = series.values.get(GRADIENT("embedding"))
     bypassed = plans[min(plans)].roles["readout"].zero and at_start is not None and bool(at_start[:, 0].any())
     shares = any(layer.sums_to_one for layer in moe_layers(model))
     return Check.of(series, Theory(plans, own_sides=own, bypassed=bypassed, equal_shares=shares))
@@ -135,7 +136,7 @@ def _measured(
     found = {name: np.array([float(row[name]) for row in rows]) for name in names}
     return (
         found
-        | {"loss": np.array([*losses, np.nan])}
+        | {LOSS(): np.array([*losses, np.nan])}
         | {name: np.full(len(rows), value) for name, value in told.items()}
     )
 
@@ -143,7 +144,7 @@ def _measured(
 def _gradients(passed: Mapping[str, Tensor], described: Described) -> dict[str, Tensor]:
     entries = Entries()
     for info, parameter in described:
-        entries.add_size(f"gradient-sum/{info.role}", passed[info.name], parameter.numel())
+        entries.add_size(GRADIENT_SUM(info.role), passed[info.name], parameter.numel())
     return entries.sizes()
 
 
@@ -166,10 +167,10 @@ def _told(model: nn.Module, stepper: torch.optim.Optimizer, described: Described
         group = held.get(id(parameter), {})
         if "eps" in group and group["eps"] is not None and "betas" in group:
             # Scaling gradients up is, to Adam, scaling eps down.
-            pool.add(f"eps/{info.role}", torch.tensor([group["eps"] / group.get("grad_scale", 1.0)]))
+            pool.add(EPS(info.role), torch.tensor([group["eps"] / group.get("grad_scale", 1.0)]))
     for layer in moe_layers(model):
         if not layer.sums_to_one:  # such gates take no factor
-            pool.add("aggregation", torch.tensor([layer.aggregation]))
+            pool.add(AGGREGATION(), torch.tensor([layer.aggregation]))
     return {name: float(size) for name, size in pool.sizes().items()}
 
 

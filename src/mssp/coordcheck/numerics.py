@@ -15,6 +15,7 @@ import torch
 from mssp._estimates import finite
 from mssp._tables import align, number
 from mssp.coordcheck.result import Check
+from mssp.measure.quantities import EPS, GRADIENT
 
 # The smallest number with all its digits, and the smallest at all.
 _FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -40,16 +41,15 @@ def ranges(check: Check) -> list[Range]:
     """For every role whose gradient was measured, the fastest falling first."""
     largest = max(check.sizes)
     found = []
-    for name, each in check.quantities.items():
-        kind, _, role = name.partition("/")
-        exponent = each.exponents[-1]
+    for each in check.quantities.values():
+        role, exponent = each.name.of, each.exponents[-1]
         value = each.values[largest][-1]
-        if kind != "gradient" or exponent is None or not value > 0:
+        if each.name.kind is not GRADIENT or exponent is None or not value > 0:
             continue
         # The theory's exponent where there is one: a few small sizes are no base to extrapolate a slope from.
         power = each.expected.power if each.expected is not None else None
         falls = exponent.value if power is None else float(power)
-        eps = check.quantities.get(f"eps/{role}")
+        eps = check.quantities.get(EPS(role))
         found.append(
             Range(
                 role,

@@ -14,6 +14,7 @@ from mssp.coordcheck.judgement import Judged, judged_quantities
 from mssp.coordcheck.series import Series
 from mssp.coordcheck.text import lines
 from mssp.planning.setting import OPTIMIZERS, SCHEMES, Setting
+from mssp.measure.quantities import LOSS, Quantity
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent
 
@@ -44,7 +45,7 @@ class Check:
         axis = "depth" if theory.depth else "width"
         found = causes(quantities, symbol) if lost is None else [divergence(*lost, axis)]
         plan = theory.plan
-        losses = series.values.get("loss")
+        losses = series.values.get(LOSS())
         return cls(
             replace(plan.setting, as_printed=False),
             axis,
@@ -183,7 +184,7 @@ def _quantity(name: str, found: Mapping[str, Any]) -> Judged:
     powers = zip(found["predicted"], found["slack"], strict=True)
     source, judged = found["source"], found["judged"]
     return Judged(
-        name,
+        Quantity.named(name),
         tuple(map(_estimate, found["exponents"], found["ci"])),
         {int(size): _numbers(values) for size, values in found["values"].items()},
         tuple(None if source is None else Prediction(_exponent(power, slack), source) for power, slack in powers),

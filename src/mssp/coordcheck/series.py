@@ -10,6 +10,24 @@ import numpy.typing as npt
 
 from mssp._estimates import Estimate, mean_of, quantile
 from mssp.planning.setting import Optimizer
+from mssp.measure.quantities import (
+    ALIGNMENT_P,
+    ALIGNMENT_Q,
+    EFFECTIVE,
+    EPS,
+    FAITHFULNESS,
+    GRADIENT,
+    GRADIENT_SUM,
+    INPUT,
+    INPUT_CHANGE,
+    LOSS,
+    NORMALISED,
+    PROPAGATING,
+    RATE,
+    UPDATE,
+    WEIGHTS,
+    Quantity,
+)
 
 Numbers = npt.NDArray[np.float64]
 
@@ -30,10 +48,11 @@ class Series:
     def of(cls, by_size: Mapping[int, Mapping[str, Numbers]], optimizer: Optimizer) -> Series:
         """From what was measured at each size, [steps + 1, seeds]; a quantity that one size lacks is left out."""
         sizes = tuple(sorted(by_size))
-        names = [name for name in by_size[sizes[0]] if all(name in by_size[size] for size in sizes)]
+        found = map(Quantity.named, by_size[sizes[0]])
+        names = [name for name in found if all(name in by_size[size] for size in sizes)]
         measured = {name: np.stack([by_size[size][name] for size in sizes]) for name in names}
         with np.errstate(invalid="ignore", over="ignore"):
-            return cls(sizes, {**measured, **dict(_derived(measured, optimizer))})
+            return cls(sizes, dict([*measured.items(), *_derived(measured, optimizer)]))
 
     def of_seeds(self, chosen: slice) -> Series:
         """The same with some of the seeds."""
@@ -43,13 +62,18 @@ class Series:
         """The size and the update at which something was no longer finite, the earliest; None if nothing was."""
         found = []
         for name, values in self.values.items():
-            lost = ~np.isfinite(values[:, :-1] if name == "loss" else values)  # a loss belongs to an update to come
+            lost = ~np.isfinite(values[:, :-1] if name == LOSS() else values)  # a loss belongs to an update to come
             for size, at_size in zip(self.sizes, lost, strict=True):
                 found += [(int(step), size) for step in at_size.any(1).nonzero()[0][:1]]
         if not found:
             return None
         step, size = min(found)
         return size, step
+
+    @property
+    def quantities(self) -> list[Quantity]:
+        """What was measured, in order."""
+        return [Quantity.named(name) for name in self.values]
 
     @property
     def steps(self) -> int:
@@ -60,22 +84,25 @@ class Series:
         return int(next(iter(self.values.values())).shape[2])
 
 
-def _derived(measured: Mapping[str, Numbers], optimizer: Optimizer) -> Iterator[tuple[str, Numbers]]:
-    roles = [name.removeprefix("update/") for name in measured if name.startswith("update/")]
-    for role in roles:
-        get = {name.removesuffix(f"/{role}"): value for name, value in measured.items() if name.endswith(f"/{role}")}
-        if "input" in get and "effective" in get:
+def _derived(measured: Mapping[Quantity, Numbers], optimizer: Optimizer) -> Iterator[tuple[Quantity, Numbers]]:
+    for role in [name.of for name in measured if name.kind is UPDATE]:
+        update = measured[UPDATE(role)]
+        entered, effective = measured.get(INPUT(role)), measured.get(EFFECTIVE(role))
+        if entered is not None and effective is not None:
             # With the input's own size divided out: what this layer's learning rate does, whatever comes in.
-            yield f"normalised/{role}", _ratio(get["effective"], get["input"])
-            yield f"alignment/p/{role}", _ratio(get["effective"], get["update"] * get["input"])
-        if "propagating" in get and "input-change" in get:
-            yield f"alignment/q/{role}", _ratio(get["propagating"], get["weights"] * get["input-change"])
+            yield NORMALISED(role), _ratio(effective, entered)
+            yield ALIGNMENT_P(role), _ratio(effective, update * entered)
+        propagating, change = measured.get(PROPAGATING(role)), measured.get(INPUT_CHANGE(role))
+        if propagating is not None and change is not None:
+            yield ALIGNMENT_Q(role), _ratio(propagating, measured[WEIGHTS(role)] * change)
+        gradient_sum = measured.get(GRADIENT_SUM(role))
         if not optimizer.follows_gradients:
-            yield f"rate/{role}", get["update"]  # Adam's updates are as large as its learning rate
-        elif "gradient-sum" in get:
-            yield f"rate/{role}", _ratio(get["update"], get["gradient-sum"])  # SGD's are learning rate times gradient
-        if "eps" in get and "gradient" in get:
-            yield f"faithfulness/{role}", _ratio(get["eps"], get["gradient"])
+            yield RATE(role), update  # Adam's updates are as large as its learning rate
+        elif gradient_sum is not None:
+            yield RATE(role), _ratio(update, gradient_sum)  # SGD's are learning rate times gradient
+        eps, gradient = measured.get(EPS(role)), measured.get(GRADIENT(role))
+        if eps is not None and gradient is not None:
+            yield FAITHFULNESS(role), _ratio(eps, gradient)
 
 
 def _ratio(above: Numbers, below: Numbers) -> Numbers:

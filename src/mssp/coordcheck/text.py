@@ -8,20 +8,10 @@ from typing import TYPE_CHECKING
 from mssp._tables import align, number
 from mssp.coordcheck.judgement import WIDEST, Judged
 from mssp.planning.setting import ZERO
+from mssp.measure.quantities import BY_START, BY_UPDATE, sections
 
 if TYPE_CHECKING:
     from mssp.coordcheck.result import Check
-
-# Which kinds of quantities stand together, under which heading, in the order in which one reads them.
-_SECTIONS = {
-    "what the layers were told": ("weights", "rate", "eps", "aggregation", "experts"),
-    "updates, layer by layer": ("effective", "propagating"),
-    "the sum over experts": ("aggregate", "features", "router"),
-    "gradients": ("gradient", "faithfulness"),
-    "backward": ("backward",),
-    "activations": ("activation",),
-}
-_DETAILS = ("normalised", "alignment", "input", "input-change", "change", "update", "gradient-sum")
 
 
 def lines(check: Check, *, everything: bool = False) -> list[str]:
@@ -31,7 +21,7 @@ def lines(check: Check, *, everything: bool = False) -> list[str]:
 
 def headings(check: Check) -> list[str]:
     """Lines to be emphasised."""
-    return [heading(check), *_SECTIONS, *(line for line in verdict_lines(check) if line.startswith(("pass", "FAIL")))]
+    return [heading(check), *sections(), *(line for line in verdict_lines(check) if line.startswith(("pass", "FAIL")))]
 
 
 def heading(check: Check) -> str:
@@ -95,20 +85,20 @@ def _heading(check: Check) -> list[str]:
 
 def table(check: Check, *, everything: bool = False) -> tuple[list[str], dict[str, list[list[str]]]]:
     """The header, and rows by section: a quantity each."""
-    sections = {**_SECTIONS, **({"details": _DETAILS} if everything else {})}
     found = {}
-    for title, kinds in sections.items():
-        chosen = [each for kind in kinds for each in _of_kind(check, kind) if everything or _worth_showing(check, each)]
+    for title, families in sections(details=everything).items():
+        there = [each for family in families for each in check.quantities.values() if each.name.kind.family == family]
+        chosen = [each for each in there if everything or _worth_showing(check, each)]
         if chosen:
             found[title] = [_row(check, each) for each in chosen]
     return ["", *map(str, check.sizes), "exponent", "expected", "verdict"], found
 
 
 def _tables(check: Check, everything: bool) -> Iterator[str]:
-    header, sections = table(check, everything=everything)
+    header, by_section = table(check, everything=everything)
     rows: list[list[str]] = []
     starts: dict[int, str] = {}
-    for title, body in sections.items():
+    for title, body in by_section.items():
         starts[len(rows)] = title
         rows += body
     header_line, rule, *aligned = align([header, *rows])
@@ -119,22 +109,15 @@ def _tables(check: Check, everything: bool) -> Iterator[str]:
         yield line
 
 
-def _of_kind(check: Check, kind: str) -> list[Judged]:
-    return [each for name, each in check.quantities.items() if name.partition("/")[0] == kind]
-
-
 def _is_copy(check: Check, each: Judged) -> bool:
     """Whether it is all of a term: what ΔW4 sends, where there is no W4_0."""
-    return each.name.endswith(".2") and f"{each.name[:-1]}1" not in check.quantities
+    return each.name.part == BY_UPDATE and each.name.kind(each.name.of, BY_START) not in check.quantities
 
 
 def _worth_showing(check: Check, each: Judged) -> bool:
     if _is_copy(check, each):
         return False
-    return each.verdict in ("ok", "off") or (each.verdict == "unpredicted" and each.name in _ALWAYS)
-
-
-_ALWAYS = ("router/highest", "router/lowest", "router/load", "experts/distance")
+    return each.verdict in ("ok", "off") or (each.verdict == "unpredicted" and each.name.kind.always)
 
 
 def _row(check: Check, each: Judged) -> list[str]:

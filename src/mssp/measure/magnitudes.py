@@ -8,6 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mssp.measure.quantities import (
+    BACKWARD_EFFECTIVE,
+    BACKWARD_PROPAGATING,
+    EFFECTIVE,
+    GRADIENT,
+    INPUT,
+    INPUT_CHANGE,
+    PROPAGATING,
+    UPDATE,
+    WEIGHTS,
+)
+
 Sizes = dict[str, Tensor]
 _SMALL = 1e-15
 
@@ -87,20 +99,20 @@ class Layer:
 def layer_sizes(role: str, start: Layer, now: Layer, back: Tensor | None) -> Sizes:
     """Every size of one layer, by name; without ``back`` [R, T, a], those of the forward pass only."""
     update, change = now.weight - start.weight, now.x - start.x
-    sizes = {
-        f"effective/{role}": rms(now.x @ update.mT),
-        f"propagating/{role}": rms(change @ start.weight.mT),
+    sizes: Sizes = {
+        EFFECTIVE(role): rms(now.x @ update.mT),
+        PROPAGATING(role): rms(change @ start.weight.mT),
         **weight_sizes(role, start.weight, update),
-        f"input/{role}": rms(now.x),
-        f"input-change/{role}": rms(change),
+        INPUT(role): rms(now.x),
+        INPUT_CHANGE(role): rms(change),
     }
     if back is not None:
-        sizes[f"backward/propagating/{role}"] = rms(back @ start.weight)
-        sizes[f"backward/effective/{role}"] = rms(back @ update)
+        sizes[BACKWARD_PROPAGATING(role)] = rms(back @ start.weight)
+        sizes[BACKWARD_EFFECTIVE(role)] = rms(back @ update)
         # A batch's loss is the mean over its tokens.
-        sizes[f"gradient/{role}"] = rms_of_products(back, now.x) / back.shape[-2]
+        sizes[GRADIENT(role)] = rms_of_products(back, now.x) / back.shape[-2]
     return sizes
 
 
 def weight_sizes(role: str, start: Tensor, update: Tensor) -> Sizes:
-    return {f"weights/{role}": rms(start), f"update/{role}": rms(update)}
+    return {WEIGHTS(role): rms(start), UPDATE(role): rms(update)}

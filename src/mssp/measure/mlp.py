@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mssp.measure.magnitudes import Layer, Pool, Sizes, layer_sizes, rms, total
 from mssp.measure.moe_terms import ExpertLayer, distance_between_experts, moe_sizes, routing_sizes
+from mssp.measure.quantities import ACTIVATION, CHANGE, FEATURE_CHANGE, LOGIT_CHANGE
 from mssp.nn import mlp
 from mssp.nn.experts.paths import ExpertWeights, hidden_units
 
@@ -67,10 +68,10 @@ class MLPProbe:
             )
             before, after = self._acts[f"{name}output"], acts[f"{name}output"]
         pool.add_all(self._layer("readout", "readout", now, before, after, backs["readout"]["output"]))
-        pool.add("features/delta", rms(after - before))
+        pool.add(FEATURE_CHANGE(), rms(after - before))
         for role, name in (("embedding", "features"), ("readout", "readout")):
-            pool.add(f"activation/{role}", rms(acts[name]))
-            pool.add(f"change/{role}", rms(acts[name] - self._acts[name]))
+            pool.add(ACTIVATION(role), rms(acts[name]))
+            pool.add(CHANGE(role), rms(acts[name] - self._acts[name]))
         return pool.sizes()
 
     def _layer(self, role: str, name: str, now: mlp.Parameters, before: Tensor, after: Tensor, back: Tensor) -> Sizes:
@@ -91,10 +92,10 @@ class MLPProbe:
         aggregate, aggregate_0 = acts[f"{name}aggregate"], self._acts[f"{name}aggregate"]
         return {
             **moe_sizes(first, last, self._hidden, backs, lambda back: self._through_gate(logits, back)),
-            "activation/router": rms(logits),
-            "router/delta": rms(logits - logits_0),
-            "activation/aggregate": rms(aggregate),
-            "change/aggregate": rms(aggregate - aggregate_0),
+            ACTIVATION("router"): rms(logits),
+            LOGIT_CHANGE(): rms(logits - logits_0),
+            ACTIVATION("aggregate"): rms(aggregate),
+            CHANGE("aggregate"): rms(aggregate - aggregate_0),
             **distance_between_experts(last.weights),
             **routing_sizes([mlp.routing(each, self._config) for each in logits]),
         }

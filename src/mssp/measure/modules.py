@@ -20,6 +20,19 @@ from mssp.apply.description import Claims, described_parameters, unwrapped
 from mssp.measure.magnitudes import Layer, Pool, Sizes, layer_sizes, rms
 from mssp.measure.moe_layers import MoELayer, merged, moe_layers
 from mssp.measure.moe_terms import distance_between_experts, moe_sizes, routing_sizes
+from mssp.measure.quantities import (
+    ACTIVATION,
+    CHANGE,
+    EFFECTIVE,
+    FEATURE_CHANGE,
+    GRADIENT,
+    INPUT_CHANGE,
+    LOGIT_CHANGE,
+    PROPAGATING,
+    UPDATE,
+    WEIGHTS,
+    Quantity,
+)
 from mssp.measure.recording import Passage, recorded, undisturbed, wide_copy
 from mssp.nn.router import Router, Routing
 from mssp.planning.parameter import ParamInfo
@@ -28,7 +41,7 @@ from mssp.planning.rules import BIASES, GAINS
 Loss = Callable[[nn.Module, Any], Tensor | None]
 Described = list[tuple[ParamInfo, nn.Parameter]]
 # Which parameters have by themselves, whether or not what they compute is known here.
-_OF_PARAMETERS = ("weights/", "update/", "gradient/")
+_OF_PARAMETERS = (WEIGHTS, UPDATE, GRADIENT)
 
 
 @dataclass(frozen=True)
@@ -168,7 +181,9 @@ class ModuleProbe:
 
     def _add(self, pool: Pool, sizes: Sizes) -> None:
         # Layers of one model may be on several devices.
-        pool.add_all({k: size.to(self._device) for k, size in sizes.items() if not k.startswith(_OF_PARAMETERS)})
+        for name, size in sizes.items():
+            if Quantity.named(name).kind not in _OF_PARAMETERS:
+                pool.add(name, size.to(self._device))
 
     def _map_sizes(self, linear: _LinearMap, now: Passage, back: Tensor | None) -> Sizes:
         role, weight, before = linear.role, linear.weight, self._before.get(linear.module)
@@ -176,23 +191,23 @@ class ModuleProbe:
         start = before if before is not None and before.tokens == now.tokens else None
         x, x_0 = now.x, (start or now).x
         sizes = layer_sizes(role, Layer(self._start[weight], x_0), Layer(wide_copy(weight), x), back)
-        sizes[f"activation/{role}"] = rms(now.y)
+        sizes[ACTIVATION(role)] = rms(now.y)
         if start is None:
-            del sizes[f"propagating/{role}"], sizes[f"input-change/{role}"]
+            del sizes[PROPAGATING(role)], sizes[INPUT_CHANGE(role)]
         else:
-            sizes["router/delta" if role == "router" else f"change/{role}"] = rms(now.y - start.y)
+            sizes[LOGIT_CHANGE() if role == "router" else CHANGE(role)] = rms(now.y - start.y)
         if role == "readout" and start is not None:
-            sizes["features/delta"] = rms(x - x_0)
+            sizes[FEATURE_CHANGE()] = rms(x - x_0)
         return sizes
 
     def _lookup_sizes(self, role: str, module: nn.Embedding, now: Passage) -> Sizes:
         update = wide_copy(module.weight) - self._start[module.weight]
         looked_up = update[now.x.flatten()].unsqueeze(0)
         return {
-            f"effective/{role}": rms(looked_up),
-            f"propagating/{role}": rms(torch.zeros_like(looked_up)),  # the tokens stay what they are
-            f"activation/{role}": rms(now.y),
-            f"change/{role}": rms(now.y - self._before[module].y),
+            EFFECTIVE(role): rms(looked_up),
+            PROPAGATING(role): rms(torch.zeros_like(looked_up)),  # the tokens stay what they are
+            ACTIVATION(role): rms(now.y),
+            CHANGE(role): rms(now.y - self._before[module].y),
         }
 
     def _moe_sizes(self, moe: MoELayer, passed: Mapping[nn.Module, Passage], backs: Mapping[str, Tensor]) -> Sizes:
@@ -203,8 +218,8 @@ class ModuleProbe:
         now, before = passed[moe.experts].y, self._before[moe.experts].y
         return {
             **moe_sizes(first, last, moe.hidden, backs, lambda back: moe.through_gates(routings, back)),
-            "activation/aggregate": rms(now),
-            "change/aggregate": rms(now - before),
+            ACTIVATION("aggregate"): rms(now),
+            CHANGE("aggregate"): rms(now - before),
             **distance_between_experts(last.weights),
         }
 
@@ -221,14 +236,14 @@ class ModuleProbe:
         entries = Entries(self._device)
         for info, parameter in self._described:
             update = wide_copy(parameter) - self._start[parameter]
-            entries.add(f"weights/{info.role}", self._start[parameter])
-            entries.add(f"update/{info.role}", update)
+            entries.add(WEIGHTS(info.role), self._start[parameter])
+            entries.add(UPDATE(info.role), update)
             if info.role in GAINS | BIASES:
-                entries.add(f"effective/{info.role}", update)
+                entries.add(EFFECTIVE(info.role), update)
         if gradients is not None:
             for info, parameter in self._described:
                 gradient = gradients.parameters.get(parameter)
-                entries.add(f"gradient/{info.role}", torch.zeros_like(parameter) if gradient is None else gradient)
+                entries.add(GRADIENT(info.role), torch.zeros_like(parameter) if gradient is None else gradient)
         return entries.sizes()
 
 

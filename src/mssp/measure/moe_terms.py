@@ -28,13 +28,38 @@ import torch
 from torch import Tensor
 
 from mssp.measure.magnitudes import Sizes, rms, rms_of_products, total
+from mssp.measure.quantities import (
+    ACTIVATION,
+    AGGREGATE,
+    BACKWARD,
+    BACKWARD_EFFECTIVE,
+    BACKWARD_PROPAGATING,
+    BY_START,
+    BY_UPDATE,
+    CHANGE,
+    EFFECTIVE,
+    EXPERT_DISTANCE,
+    GRADIENT,
+    HIGHEST_SCORE,
+    INIT,
+    INPUT,
+    INPUT_CHANGE,
+    LARGEST_LOAD,
+    LOWEST_SCORE,
+    PROPAGATING,
+    THROUGH_ROUTER,
+    TO_GATES,
+    TO_HIDDEN,
+    UPDATE,
+    UPDATED,
+    WEIGHTS,
+)
 from mssp.nn.experts.paths import ExpertWeights
 from mssp.nn.router import Routing
 
 Hidden = Callable[[Tensor], Tensor]
 FORWARD = ("init", "A21", "A22", "effective", "cross")
-BACKWARD = ("A4", "A5", "A6", "E")
-_SENT = ("init", "update")  # by W4_0, by ΔW4; where there is but one part, it is the update's
+_SENT = (INIT, UPDATED)  # by W4_0, by ΔW4; where there is but one part, it is the update's
 _LARGEST = 2**22  # numbers in one tensor of a few experts' outputs
 
 
@@ -65,7 +90,7 @@ class ExpertTerms:
 
     Args:
         forward: the terms of the sum over experts, [R, T, N], by the names in ``FORWARD``.
-        backward: for each part of δ, the terms of what goes back to the layer's input, by the names in ``BACKWARD``.
+        backward: for each part of δ, the terms of what goes back to the layer's input, by the terms of ``BACKWARD``.
         to_gates: for each part of δ, what goes back to the gates through W3_0 and through ΔW3, [R, T, M].
         sizes: of everything that is measured expert by expert.
     """
@@ -116,26 +141,26 @@ def moe_sizes(
     """
     terms = expert_terms(start, now, hidden, list(backs.values()))
     forward = terms.forward
-    sizes = {f"aggregate/{name}": rms(term) for name, term in forward.items()}
-    sizes["aggregate/propagating"] = rms(forward["A21"] + forward["A22"])
+    sizes: Sizes = {AGGREGATE(name): rms(term) for name, term in forward.items()}
+    sizes[AGGREGATE("propagating")] = rms(forward["A21"] + forward["A22"])
     sizes |= terms.sizes
     if not backs:
         return sizes
-    names = {"init": ".1", "update": ".2"}
-    for name in BACKWARD:
+    part_of = {INIT: BY_START, UPDATED: BY_UPDATE}
+    for name in BACKWARD.terms:
         parts = dict(zip(backs, (each[name] for each in terms.backward), strict=True))
-        sizes[f"backward/{name}"] = rms(total(parts.values()))
-        sizes |= {f"backward/{name}{names[sent]}": rms(part) for sent, part in parts.items()}
+        sizes[BACKWARD(name)] = rms(total(parts.values()))
+        sizes |= {BACKWARD(name, part_of[sent]): rms(part) for sent, part in parts.items()}
     for sent, (initial, update) in zip(backs, terms.to_gates, strict=True):
-        sizes |= {f"backward/phi-init-{sent}": rms(initial), f"backward/phi-update-{sent}": rms(update)}
+        sizes |= {TO_GATES(INIT, sent): rms(initial), TO_GATES(UPDATED, sent): rms(update)}
     through = {
-        "init": through_gate(total([initial for initial, _ in terms.to_gates])),
-        "update": through_gate(total([update for _, update in terms.to_gates])),
+        INIT: through_gate(total([initial for initial, _ in terms.to_gates])),
+        UPDATED: through_gate(total([update for _, update in terms.to_gates])),
     }
     change = now.router - start.router
     for expert, back in through.items():
-        sizes |= {f"backward/router-init-{expert}": rms(back @ start.router)}
-        sizes |= {f"backward/router-update-{expert}": rms(back @ change)}
+        sizes |= {THROUGH_ROUTER(INIT, expert): rms(back @ start.router)}
+        sizes |= {THROUGH_ROUTER(UPDATED, expert): rms(back @ change)}
     return sizes
 
 
@@ -147,7 +172,7 @@ def distance_between_experts(weights: ExpertWeights) -> Sizes:
     if weights.experts == 1:
         return {}
     squares = [rms(each[:, 1:] - each[:, :-1]).square() for each in (weights.w_in, weights.w_out)]
-    return {"experts/distance": (total(squares) / 2).sqrt()}
+    return {EXPERT_DISTANCE(): (total(squares) / 2).sqrt()}
 
 
 class _Sums:
@@ -156,7 +181,7 @@ class _Sums:
     def __init__(self, x: Tensor, parts: int) -> None:
         zeros = torch.zeros_like(x)
         self.terms = dict.fromkeys(FORWARD, zeros)
-        self.back_terms = [dict.fromkeys(BACKWARD, zeros) for _ in range(parts)]
+        self.back_terms = [dict.fromkeys(BACKWARD.terms, zeros) for _ in range(parts)]
         self.to_gates: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in range(parts)]
         self._squares: dict[str, Tensor] = {}
 
@@ -198,21 +223,21 @@ class _Few:
         for name, term in zip(FORWARD, sent, strict=True):
             sums.terms[name] = sums.terms[name] + term
         per_expert = {
-            "propagating/expert_in": by_input,
-            "effective/expert_in": by_weights,
-            "propagating/expert_out": (self.hidden - before) @ self.out_0,
-            "effective/expert_out": self.hidden @ self.d_out,
-            "activation/expert_in": self.pre,
-            "activation/expert_out": self.hidden @ self.out + self.bias,
-            "change/expert_in": self.pre - self.pre_0,
-            "input/expert_in": now.x,
-            "input-change/expert_in": now.x - start.x,
-            "input/expert_out": self.hidden,
-            "input-change/expert_out": self.hidden - before,
-            "weights/expert_in": self.in_0,
-            "weights/expert_out": self.out_0,
-            "update/expert_in": self.d_in,
-            "update/expert_out": self.d_out,
+            PROPAGATING("expert_in"): by_input,
+            EFFECTIVE("expert_in"): by_weights,
+            PROPAGATING("expert_out"): (self.hidden - before) @ self.out_0,
+            EFFECTIVE("expert_out"): self.hidden @ self.d_out,
+            ACTIVATION("expert_in"): self.pre,
+            ACTIVATION("expert_out"): self.hidden @ self.out + self.bias,
+            CHANGE("expert_in"): self.pre - self.pre_0,
+            INPUT("expert_in"): now.x,
+            INPUT_CHANGE("expert_in"): now.x - start.x,
+            INPUT("expert_out"): self.hidden,
+            INPUT_CHANGE("expert_out"): self.hidden - before,
+            WEIGHTS("expert_in"): self.in_0,
+            WEIGHTS("expert_out"): self.out_0,
+            UPDATE("expert_in"): self.d_in,
+            UPDATE("expert_out"): self.d_out,
         }
         for name, term in per_expert.items():
             sums.count(name, rms(term), self.share)
@@ -230,26 +255,26 @@ class _Few:
             sums.to_gates[k][1].append((by_d * self.hidden).sum(-1).transpose(1, 2))
             both = [self._to_pre(self.gates * by_0, slopes), self._to_pre(self.gates * by_d, slopes)]
             terms = [*self._summed(both, self.in_0, gated=False), *self._summed(both, self.d_in, gated=False)]
-            for name, term in zip(BACKWARD, terms, strict=True):
+            for name, term in zip(BACKWARD.terms, terms, strict=True):
                 sums.back_terms[k][name] = sums.back_terms[k][name] + term
             to_pre.append(both[0] + both[1])
         back_to_pre, back = total(to_pre), total(backs).unsqueeze(1)
         per_expert = {
-            "backward/propagating/expert_out": self.gates * total(through_0),
-            "backward/effective/expert_out": self.gates * total(through_d),
-            "backward/propagating/expert_in": back_to_pre @ self.in_0,
-            "backward/effective/expert_in": back_to_pre @ self.d_in,
+            BACKWARD_PROPAGATING("expert_out"): self.gates * total(through_0),
+            BACKWARD_EFFECTIVE("expert_out"): self.gates * total(through_d),
+            BACKWARD_PROPAGATING("expert_in"): back_to_pre @ self.in_0,
+            BACKWARD_EFFECTIVE("expert_in"): back_to_pre @ self.d_in,
         }
         for name, by_0, by_d in zip(_SENT[-len(backs) :], through_0, through_d, strict=True):
-            per_expert[f"backward/h2-init-{name}"] = self.gates * by_0
-            per_expert[f"backward/h2-update-{name}"] = self.gates * by_d
+            per_expert[TO_HIDDEN(INIT, name)] = self.gates * by_0
+            per_expert[TO_HIDDEN(UPDATED, name)] = self.gates * by_d
         for name, term in per_expert.items():
             sums.count(name, rms(term), self.share)
         tokens, shape = self.now.x.shape[1], (-1, self.experts, -1, -1)
         of_in = rms_of_products(back_to_pre, self.now.x.unsqueeze(1).expand(shape))
         of_out = rms_of_products(self.gates * self.hidden, back.expand(shape))
-        sums.count("gradient/expert_in", of_in / tokens, self.share)
-        sums.count("gradient/expert_out", of_out / tokens, self.share)
+        sums.count(GRADIENT("expert_in"), of_in / tokens, self.share)
+        sums.count(GRADIENT("expert_out"), of_out / tokens, self.share)
 
     def _into_experts(self, x: Tensor, weights: Tensor) -> Tensor:
         """What all of them make of one input [R, T, N] by weights [R, m, E, N]: [R, m, T, E], as one product."""
@@ -287,8 +312,8 @@ def routing_sizes(routings: Sequence[Routing]) -> Sizes:
     each = [routing.statistics() for routing in routings]
     loads = [one.loads.max() * len(one.loads) for one in each]
     found = {
-        "router/highest": [one.highest for one in each],
-        "router/lowest": [one.lowest for one in each],
-        "router/load": loads,
+        HIGHEST_SCORE(): [one.highest for one in each],
+        LOWEST_SCORE(): [one.lowest for one in each],
+        LARGEST_LOAD(): loads,
     }
     return {name: torch.stack(values).double() for name, values in found.items()}

@@ -18,6 +18,7 @@ from mssp.apply.description import Claims, described_parameters
 from mssp.apply.groups import inner_optimizer
 from mssp.measure.magnitudes import Sizes
 from mssp.measure.modules import Call, Described, Entries, Loss, ModuleProbe, check_whole
+from mssp.measure.quantities import FAITHFULNESS, GRADIENT
 from mssp.measure.trackers import Line, Writer, writers
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan
@@ -234,9 +235,9 @@ def _gradient_sizes(described: Described, optimizer: Optimizer) -> Sizes:
             without.add(info.role)
         else:
             eps.add_size(info.role, float(used), parameter.numel())
-    sizes = {f"gradient/{role}": size for role, size in gradients.sizes().items()}
-    ratios = {role: size / sizes[f"gradient/{role}"] for role, size in eps.sizes().items() if role not in without}
-    return sizes | {f"faithfulness/{role}": ratio for role, ratio in ratios.items()}
+    sizes: Sizes = {GRADIENT(role): size for role, size in gradients.sizes().items()}
+    ratios = {role: size / sizes[GRADIENT(role)] for role, size in eps.sizes().items() if role not in without}
+    return sizes | {FAITHFULNESS(role): ratio for role, ratio in ratios.items()}
 
 
 def _first_process() -> bool:

@@ -46,7 +46,8 @@ class Kind:
         name: how the names of its quantities begin, or all of the name where there is but one.
         section: the heading of its table.
         meaning: one sentence for people.
-        terms: what it may be of. None: any role; empty: of nothing, there is one such quantity.
+        terms: what it may be of; where there are none, it is of a role.
+        single: there is one such quantity, of nothing in particular.
         parts: the parts that a term may be split into.
         joints: what stands before the term and before the part. After a dash instead of a dot a part has to follow.
         title: the heading of its panel in figures; of terms, the title of their legend too.
@@ -58,7 +59,8 @@ class Kind:
     name: str
     section: str
     meaning: str
-    terms: tuple[str, ...] | None = None
+    terms: tuple[str, ...] = ()
+    single: bool = False
     parts: tuple[str, ...] = ()
     joints: tuple[str, str] = ("/", ".")
     title: str = ""
@@ -69,7 +71,7 @@ class Kind:
     def __call__(self, of: str = "", part: str = "") -> Quantity:
         """The quantity of a role or a term.
 
-        >>> EFFECTIVE("router"), BACKWARD("A4", part="1"), LOAD()
+        >>> EFFECTIVE("router"), BACKWARD("A4", part="1"), LARGEST_LOAD()
         ('effective/router', 'backward/A4.1', 'router/load')
         """
         return _quantity(self, of, part)
@@ -85,7 +87,11 @@ class Kind:
     @property
     def legend(self) -> str:
         """The title of the legend that its lines stand in."""
-        return _LAYER if self.terms is None else self.title
+        return _LAYER if self.of_roles else self.title
+
+    @property
+    def of_roles(self) -> bool:
+        return not self.terms and not self.single
 
     @property
     def is_detail(self) -> bool:
@@ -99,15 +105,14 @@ class Kind:
         >>> EFFECTIVE.pattern, AGGREGATION.pattern, TO_HIDDEN.pattern
         ('`effective/ROLE`', '`aggregation`', '`backward/h2-init-init`, `init-update`, `update-init`, `update-update`')
         """
-        if self.terms is None:
-            return f"`{self.name}{self.joints[0]}ROLE`"
-        first, *rest = self._labels() or [""]
-        whole = f"{self.name}{self.joints[0]}{first}" if first else self.name
-        return ", ".join(f"`{each}`" for each in (whole, *rest))
+        if self.single:
+            return f"`{self.name}`"
+        first, *rest = self._labels() or ["ROLE"]
+        return ", ".join(f"`{each}`" for each in (self.name + self.joints[0] + first, *rest))
 
     def read(self, name: str) -> tuple[str, str] | None:
         """The term and the part that a name of this kind has; None for a name of another kind."""
-        if self.terms == ():
+        if self.single:
             return ("", "") if name == self.name else None
         before, joint = self.joints
         start = self.name + before
@@ -120,7 +125,7 @@ class Kind:
         """Whether there is such a quantity. Which roles there are is not asked: models have more than the rules do."""
         if part not in self.parts and (part or self._is_pair):
             return False
-        if self.terms is None:
+        if self.of_roles:
             return of.isidentifier()
         return of in (self.terms or ("",))
 
@@ -135,8 +140,8 @@ class Kind:
     def _labels(self) -> list[str]:
         joint = self.joints[1]
         if self._is_pair:
-            return [f"{term}{joint}{part}" for term in self.terms or () for part in self.parts]
-        return [f"{term}{end}" for end in ("", *(f"{joint}{part}" for part in self.parts)) for term in self.terms or ()]
+            return [f"{term}{joint}{part}" for term in self.terms for part in self.parts]
+        return [f"{term}{end}" for end in ("", *(f"{joint}{part}" for part in self.parts)) for term in self.terms]
 
 
 class Quantity(str):
@@ -224,15 +229,15 @@ AGGREGATION = Kind(
     name="aggregation",
     section=_TOLD,
     meaning="The factor on the sum over experts.",
-    terms=(),
+    single=True,
     accuses="the aggregation factor",
     told=True,
 )
-DISTANCE = Kind(
+EXPERT_DISTANCE = Kind(
     name="experts/distance",
     section=_TOLD,
     meaning="How far an expert's weights are from the next one's: exactly zero for tied experts.",
-    terms=(),
+    single=True,
     accuses="experts",
     always=True,
 )
@@ -264,37 +269,37 @@ AGGREGATE = Kind(
     terms=("init", "propagating", "effective", "cross", "A21", "A22"),
     title="sum over experts",
 )
-FEATURES = Kind(
+FEATURE_CHANGE = Kind(
     name="features/delta",
     section=_AGGREGATE,
     meaning="How far the features before the readout have moved.",
-    terms=(),
+    single=True,
 )
-LOGITS = Kind(
+LOGIT_CHANGE = Kind(
     name="router/delta",
     section=_AGGREGATE,
     meaning="How far the router's logits have moved.",
-    terms=(),
+    single=True,
 )
-HIGHEST = Kind(
+HIGHEST_SCORE = Kind(
     name="router/highest",
     section=_AGGREGATE,
     meaning="The paper's router concentration: the highest score of a token, in the mean.",
-    terms=(),
+    single=True,
     always=True,
 )
-LOWEST = Kind(
+LOWEST_SCORE = Kind(
     name="router/lowest",
     section=_AGGREGATE,
     meaning="The paper's router concentration: the lowest score of a token, in the mean.",
-    terms=(),
+    single=True,
     always=True,
 )
-LOAD = Kind(
+LARGEST_LOAD = Kind(
     name="router/load",
     section=_AGGREGATE,
     meaning="The largest load of an expert over the mean load.",
-    terms=(),
+    single=True,
     always=True,
 )
 
@@ -316,7 +321,7 @@ FAITHFULNESS = Kind(
 
 # What W4_0, the readout's initial weights, sent, and what their update sent.
 BY_START, BY_UPDATE = "1", "2"
-INIT, CHANGED = "init", "update"
+INIT, UPDATED = "init", "update"
 
 BACKWARD = Kind(
     name="backward",
@@ -333,8 +338,8 @@ TO_HIDDEN = Kind(
     name="backward/h2",
     section=_BACKWARD,
     meaning="What comes back to the experts' hidden units: by which part of the experts, of the readout.",
-    terms=(INIT, CHANGED),
-    parts=(INIT, CHANGED),
+    terms=(INIT, UPDATED),
+    parts=(INIT, UPDATED),
     joints=("-", "-"),
     title="backward terms",
 )
@@ -342,8 +347,8 @@ TO_GATES = Kind(
     name="backward/phi",
     section=_BACKWARD,
     meaning="What comes back to the gates: by which part of the experts, of the readout.",
-    terms=(INIT, CHANGED),
-    parts=(INIT, CHANGED),
+    terms=(INIT, UPDATED),
+    parts=(INIT, UPDATED),
     joints=("-", "-"),
     title="backward terms",
 )
@@ -351,8 +356,8 @@ THROUGH_ROUTER = Kind(
     name="backward/router",
     section=_BACKWARD,
     meaning="What comes back through the router: by which part of the router, of the experts.",
-    terms=(INIT, CHANGED),
-    parts=(INIT, CHANGED),
+    terms=(INIT, UPDATED),
+    parts=(INIT, UPDATED),
     joints=("-", "-"),
     title="backward terms",
 )
@@ -411,14 +416,14 @@ LOSS = Kind(
     name="loss",
     section=_NOWHERE,
     meaning="The training loss before each update; it has no exponent and no verdict.",
-    terms=(),
+    single=True,
 )
 
 KINDS: tuple[Kind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Kind))
 
 # The settings that a miss accuses, the likeliest culprit first: an eps that dominates shrinks Adam's updates, and looks
 # like a small learning rate.
-ACCUSING = (DISTANCE, WEIGHTS, AGGREGATION, EPS, RATE)
+ACCUSING = (EXPERT_DISTANCE, WEIGHTS, AGGREGATION, EPS, RATE)
 # Everything that comes back.
 WAY_BACK = (BACKWARD, TO_HIDDEN, TO_GATES, THROUGH_ROUTER, BACKWARD_PROPAGATING, BACKWARD_EFFECTIVE)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from mssp.apply.description import described_parameters
 from mssp.apply.draws import normals
 from mssp.apply.verification import check_routing
+from mssp.measure.quantities import AGGREGATION
 from mssp.measure.mlp import MLPProbe
 from mssp.nn import mlp
 from mssp.nn.experts import backend
@@ -94,7 +95,7 @@ class MLPProgram:
         return MLPProbe(self.config, _multipliers(constants), parameters, _flat(x), targets)
 
     def told(self, constants: Constants) -> Mapping[str, Tensor]:
-        return {"aggregation": constants["aggregation"].flatten().double()}
+        return {AGGREGATION(): constants["aggregation"].flatten().double()}
 
     @property
     def recordable(self) -> bool:

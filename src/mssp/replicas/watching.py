@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mssp.measure.magnitudes import Pool, Sizes
+from mssp.measure.quantities import EPS, GRADIENT_SUM, LOSS
 from mssp.planning.parameter import ParamInfo
 from mssp.replicas.graphs import Recorder
 from mssp.replicas.lockstep import Lockstep
@@ -48,7 +49,7 @@ def watch(
     # One transfer: asking for a number earlier would have waited for the device.
     found = {name: torch.stack([row[name] for row in rows]).cpu().numpy() for name in rows[0]}
     unknown = torch.full_like(losses[0], torch.nan) if losses else torch.full((len(lockstep.replicas),), torch.nan)
-    found["loss"] = torch.stack([*losses, unknown]).double().cpu().numpy()
+    found[LOSS()] = torch.stack([*losses, unknown]).double().cpu().numpy()
     return found | {name: np.tile(value.cpu().numpy(), (len(rows), 1)) for name, value in told.items()}
 
 
@@ -73,7 +74,7 @@ class _Measurement:
 def _by_role(passed: Mapping[str, Tensor], infos: Iterable[ParamInfo]) -> dict[str, Tensor]:
     pool = Pool()
     for info in infos:
-        pool.add(f"gradient-sum/{info.role}", passed[info.name])
+        pool.add(GRADIENT_SUM(info.role), passed[info.name])
     return pool.sizes()
 
 
@@ -83,5 +84,5 @@ def _told(lockstep: Lockstep, infos: Iterable[ParamInfo]) -> dict[str, Tensor]:
         # A role's parameters share their eps where they have one shape, as those of equal blocks do.
         rates = {info.role: lockstep.rates[info.name] for info in infos}
         # Scaling gradients up is, to Adam, scaling eps down.
-        told |= {f"eps/{role}": each.eps / each.grad_scale for role, each in rates.items()}
+        told |= {EPS(role): each.eps / each.grad_scale for role, each in rates.items()}
     return told

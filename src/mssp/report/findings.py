@@ -10,6 +10,7 @@ from mssp.coordcheck.judgement import WIDEST
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import judged_of, vague_of
 from mssp.planning.setting import Setting
+from mssp.measure.quantities import AGGREGATE
 from mssp.report.contents import Checked, Contents
 from mssp.report.page.document import Cell, Row, Table
 from mssp.sweep.transfer import Outcome
@@ -165,7 +166,7 @@ def _told_by_check(check: Check | None) -> Iterator[str]:
 def _what_changes(check: Check) -> str:
     """The plainest of what is not stable, with its exponent after the last update."""
     unstable = {name: each.exponents[-1] for name, each in check.quantities.items() if not each.stable}
-    for name in ("aggregate/init", *unstable):
+    for name in (AGGREGATE("init"), *unstable):
         exponent = unstable.get(name)
         if exponent is not None:
             symbol = "L" if check.axis == "depth" else "N"

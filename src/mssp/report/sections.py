@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mssp._environment import __version__
 from mssp.coordcheck import text as check_text
+from mssp.measure.quantities import AGGREGATE, LARGEST_LOAD
 from mssp.planning import table
 from mssp.planning.setting import Optimizer, Regime
 from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep, Swept
@@ -224,7 +225,7 @@ def _quantities_table(checked: Checked, name: str, which: Tags) -> Table:
 def _aggregation_blocks(checks: Sequence[Checked]) -> list[Block]:
     blocks: list[Block] = []
     for number, each in enumerate(checks, 1):
-        names = [name for term in _TERMS if (name := f"aggregate/{term}") in each.check.quantities]
+        names = [name for term in _TERMS if (name := AGGREGATE(term)) in each.check.quantities]
         if names:
             which = tags(each.check.setting, each.data)
             blocks.append(Chart(sizes_figure(each.check, names), f"aggregation-{number}", which))
@@ -234,7 +235,7 @@ def _aggregation_blocks(checks: Sequence[Checked]) -> list[Block]:
 def _router_blocks(checks: Sequence[Checked]) -> list[Block]:
     blocks: list[Block] = []
     for number, each in enumerate(checks, 1):
-        if "router/load" in each.check.quantities:
+        if LARGEST_LOAD() in each.check.quantities:
             which = tags(each.check.setting, each.data)
             blocks.append(Chart(router_figure(each.check), f"router-{number}", which))
     return blocks

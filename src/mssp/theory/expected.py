@@ -20,6 +20,21 @@ from itertools import pairwise
 import numpy as np
 
 from mssp._estimates import Estimate, slope_of
+from mssp.measure.quantities import (
+    ACTIVATION,
+    AGGREGATE,
+    BACKWARD_EFFECTIVE,
+    BACKWARD_PROPAGATING,
+    EFFECTIVE,
+    FAITHFULNESS,
+    FEATURE_CHANGE,
+    GRADIENT,
+    LOGIT_CHANGE,
+    PROPAGATING,
+    THROUGH_ROUTER,
+    WAY_BACK,
+    Quantity,
+)
 from mssp.planning.plans import Plan
 from mssp.theory.implied import Implied
 from mssp.theory.propagation import Exponent, slack, tabulated
@@ -57,11 +72,11 @@ def _derivative(experts: int, active: int) -> float:
 
 Simulated = Mapping[str, Sequence[Estimate | None]]
 
-_ROUTERS_WAY_BACK = ("backward/propagating/router", "backward/effective/router", "gradient/router")
+_ROUTERS_WAY_BACK = (BACKWARD_PROPAGATING("router"), BACKWARD_EFFECTIVE("router"), GRADIENT("router"))
 
 # What the simulation is asked for: the terms that the paper's tables hold.
 _SIMULATED = (
-    "effective/", "propagating/", "aggregate/", "activation/", "backward/", "gradient/", "features/", "router/delta",
+    EFFECTIVE, PROPAGATING, AGGREGATE, ACTIVATION, *WAY_BACK, GRADIENT, FEATURE_CHANGE, LOGIT_CHANGE,
 )  # fmt: skip
 
 
@@ -112,12 +127,13 @@ class Theory:
         found = tabulated(name, step, self.plan.setting, depth=self.depth)
         if found is not None:
             return self._unless_zero(name, found, "paper")
-        if name.partition("/")[2] in self._own_sides:
+        quantity = Quantity.named(name)
+        if quantity.of in self._own_sides:
             return None
         implied = self._implied.exponent(name, step)
         if implied is not None:
             return self._unless_zero(name, implied, "rules")
-        if name.startswith(_SIMULATED) and step < len(self._simulated.get(name, ())):
+        if quantity.kind in _SIMULATED and step < len(self._simulated.get(name, ())):
             return self._from_simulation(name, self._simulated[name][step], step)
         return None
 
@@ -129,9 +145,10 @@ class Theory:
         """With the room that a finite number of experts needs under gates that sum to one."""
         if exponent.power is None or not self._rise:
             return exponent
-        if name == "faithfulness/router":  # eps over a gradient that falls less
+        quantity = Quantity.named(name)
+        if quantity == FAITHFULNESS("router"):  # eps over a gradient that falls less
             return Exponent(exponent.power, exponent.slack + self._rise)
-        if name.startswith("backward/router-") or name in _ROUTERS_WAY_BACK:
+        if quantity.kind is THROUGH_ROUTER or quantity in _ROUTERS_WAY_BACK:
             return Exponent(exponent.power + self._rise, exponent.slack + self._rise)
         return exponent
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from mssp._estimates import slope_of
+from mssp.measure.quantities import AGGREGATION, EPS, FAITHFULNESS, GRADIENT, RATE, WEIGHTS, Quantity
 from mssp.planning.plans import Plan, plan
 from mssp.planning.setting import ADAM, MSSP
 from mssp.theory.propagation import Exponent, slack
@@ -48,24 +49,20 @@ class Implied:
 
     def exponent(self, name: str, step: int) -> Exponent | None:
         """After so many updates; None for a quantity that the rules do not determine."""
-        kind, _, role = name.partition("/")
-        if kind == "aggregation":
+        quantity = Quantity.named(name)
+        kind, role = quantity.kind, quantity.of
+        if kind is AGGREGATION:
             return self._slope({size: each.multiplier("aggregation") for size, each in self._plans.items()})
         if role not in next(iter(self._plans.values())).roles:
             return None
-        if (
-            self._router_waits
-            and role == "router"
-            and kind not in ("weights", "eps")
-            and step <= self._starts(role) + 1
-        ):
+        if self._router_waits and role == "router" and kind not in (WEIGHTS, EPS) and step <= self._starts(role) + 1:
             return None  # there is nothing but rounding to scale
         kinds = {
-            "weights": self._initial,
-            "rate": self._rate,
-            "eps": self._eps,
-            "gradient": self._gradient,
-            "faithfulness": self._faithfulness,
+            WEIGHTS: self._initial,
+            RATE: self._rate,
+            EPS: self._eps,
+            GRADIENT: self._gradient,
+            FAITHFULNESS: self._faithfulness,
         }
         return kinds[kind](role, step) if kind in kinds else None
 
@@ -92,7 +89,7 @@ class Implied:
         if step < self._starts(role):
             return Exponent(None)
         found = self._slope({size: each.roles[role].eps or math.nan for size, each in self._gradients.items()})
-        return Exponent(found.power, slack(f"gradient/{role}"))
+        return Exponent(found.power, slack(GRADIENT(role)))
 
     def _faithfulness(self, role: str, step: int) -> Exponent | None:
         gradient, eps = self._gradient(role, step), self._eps(role, step)

@@ -15,6 +15,24 @@ from fractions import Fraction
 from functools import cache
 
 from mssp.planning.setting import ADAM, MSSP, MUP, MUPS_OWN, SGD, ZERO, I, Regime, Setting, regime_named
+from mssp.measure.quantities import (
+    ACTIVATION,
+    AGGREGATE,
+    BACKWARD,
+    BACKWARD_EFFECTIVE,
+    BACKWARD_PROPAGATING,
+    BY_UPDATE,
+    EFFECTIVE,
+    GRADIENT,
+    INIT,
+    LOGIT_CHANGE,
+    PROPAGATING,
+    THROUGH_ROUTER,
+    TO_GATES,
+    UPDATED,
+    WAY_BACK,
+    Quantity,
+)
 
 # MSSP from a zero readout, SGD and Adam alike: the first update moves the readout alone, the second everything, and
 # from then on nothing changes its order. "from" is the number of updates at which a term is there.
@@ -129,34 +147,34 @@ _MUP = """
 _ANALYSED = 2  # updates of muP that the paper follows
 # Sums of terms that muP's table gives apart, and of different orders.
 _PARTS = {
-    "aggregate/propagating": ("aggregate/A21", "aggregate/A22"),
-    "propagating/expert_out": ("propagating/expert_in", "effective/expert_in"),
-    "propagating/readout": ("aggregate/A21", "aggregate/A22", "aggregate/effective", "aggregate/cross"),
-    "activation/readout": ("propagating/readout", "effective/readout"),
+    AGGREGATE("propagating"): (AGGREGATE("A21"), AGGREGATE("A22")),
+    PROPAGATING("expert_out"): (PROPAGATING("expert_in"), EFFECTIVE("expert_in")),
+    PROPAGATING("readout"): (AGGREGATE("A21"), AGGREGATE("A22"), AGGREGATE("effective"), AGGREGATE("cross")),
+    ACTIVATION("readout"): (PROPAGATING("readout"), EFFECTIVE("readout")),
 }
 
 # Inner products over the width between features, or errors, of different inputs: random at first, where they fall
 # N^-1/2 faster, and of the predicted order once features and errors align. On the way an exponent between the two is no
 # miss. The number is how many such products a term holds.
 _ALIGNING = {
-    "effective/router": 1,
-    "router/delta": 1,
-    "gradient/router": 1,
-    "gradient/router_bias": 1,
-    "gradient/qk_norm": 1,
-    "gradient/shared_gate": 1,
-    "backward/phi-init-update": 1,
-    "backward/phi-update-update": 1,
-    "backward/propagating/router": 1,
-    "backward/router-init-init": 1,
-    "backward/router-init-update": 1,
-    "backward/effective/router": 2,
-    "backward/router-update-init": 2,
-    "backward/router-update-update": 2,
-    "aggregate/cross": 1,
-    "backward/effective/expert_in": 1,
-    "backward/A6": 1,
-    "backward/E": 1,
+    EFFECTIVE("router"): 1,
+    LOGIT_CHANGE(): 1,
+    GRADIENT("router"): 1,
+    GRADIENT("router_bias"): 1,
+    GRADIENT("qk_norm"): 1,
+    GRADIENT("shared_gate"): 1,
+    TO_GATES(INIT, UPDATED): 1,
+    TO_GATES(UPDATED, UPDATED): 1,
+    BACKWARD_PROPAGATING("router"): 1,
+    THROUGH_ROUTER(INIT, INIT): 1,
+    THROUGH_ROUTER(INIT, UPDATED): 1,
+    BACKWARD_EFFECTIVE("router"): 2,
+    THROUGH_ROUTER(UPDATED, INIT): 2,
+    THROUGH_ROUTER(UPDATED, UPDATED): 2,
+    AGGREGATE("cross"): 1,
+    BACKWARD_EFFECTIVE("expert_in"): 1,
+    BACKWARD("A6"): 1,
+    BACKWARD("E"): 1,
 }
 
 
@@ -166,15 +184,22 @@ def slack(name: str) -> Fraction:
     >>> slack("gradient/router"), slack("effective/expert_in")
     (Fraction(1, 2), Fraction(0, 1))
     """
-    return Fraction(_ALIGNING.get(name.removesuffix(".2"), 0), 2)
+    return Fraction(_ALIGNING.get(_whole(Quantity.named(name)), 0), 2)
+
+
+def _whole(name: Quantity) -> Quantity:
+    """The term of what the readout's update sent: without a W4_0 that is all of it."""
+    return name.kind(name.of) if name.part == BY_UPDATE else name
 
 
 # In Regime I muP differs from MSSP by its router's initial weights alone; what passes through them falls with the width
 # where theory says it should not (the paper's "anomaly"), so nothing is predicted of it.
-_THROUGH_INITIAL_ROUTER = ("propagating/router", "backward/propagating/router", "backward/router-init")
+_THROUGH_INITIAL_ROUTER = (
+    PROPAGATING("router"), BACKWARD_PROPAGATING("router"), THROUGH_ROUTER(INIT, INIT), THROUGH_ROUTER(INIT, UPDATED),
+)  # fmt: skip
 
 # What depth adds under the 1/L multiplier: gradients inside blocks fall as 1/L, nothing else moves.
-_OUTSIDE_BLOCKS = ("/readout", "/embedding")
+_OUTSIDE_BLOCKS = ("readout", "embedding")
 
 
 @dataclass(frozen=True)
@@ -203,20 +228,20 @@ def tabulated(name: str, step: int, setting: Setting, *, depth: bool = False) ->
     Args:
         depth: the exponent in L, of a stack of residual blocks, instead of that in the width.
     """
-    scheme, regime = setting.scheme, setting.regime
+    quantity, scheme, regime = Quantity.named(name), setting.scheme, setting.regime
     if scheme is MSSP and setting.readout == ZERO:
-        found = _of_mssp(name, step, regime)
-        return _in_depth(name, found) if depth else found
+        found = _of_mssp(quantity, step, regime)
+        return _in_depth(quantity, found) if depth else found
     if scheme is not MUP or depth:
         return None
-    if regime is I and setting.readout == ZERO and not name.startswith(_THROUGH_INITIAL_ROUTER):
-        return _of_mssp(name, step, regime)
-    if name == "aggregate/init":
+    if regime is I and setting.readout == ZERO and quantity not in _THROUGH_INITIAL_ROUTER:
+        return _of_mssp(quantity, step, regime)
+    if quantity == AGGREGATE("init"):
         # Whatever the readout, the optimizer and the step.
-        return Exponent(Fraction(0)) if regime is I else _exponent(name, _mup()[regime, name][-1])
+        return Exponent(Fraction(0)) if regime is I else _exponent(quantity, _mup()[regime, quantity][-1])
     if setting.optimizer is not SGD or setting.readout != MUPS_OWN or step > _ANALYSED:
         return None
-    return _climbing(name, _mup().get((regime, name)), step, regime)
+    return _climbing(quantity, _mup().get((regime, quantity)), step, regime)
 
 
 def stable_exponent(name: str, regime: Regime | None, *, depth: bool = False) -> Fraction | None:
@@ -230,8 +255,8 @@ def stable_exponent(name: str, regime: Regime | None, *, depth: bool = False) ->
     return None if found is None else found.power
 
 
-def _of_mssp(name: str, step: int, regime: Regime | None) -> Exponent | None:
-    row = _mssp().get(name.removesuffix(".2"))  # without a W4_0, all of a term is what ΔW4 sends
+def _of_mssp(name: Quantity, step: int, regime: Regime | None) -> Exponent | None:
+    row = _mssp().get(_whole(name))
     if row is None:
         return None
     start, cells = row
@@ -240,14 +265,14 @@ def _of_mssp(name: str, step: int, regime: Regime | None) -> Exponent | None:
     return Exponent(None) if cell == "zero" or start > step else _exponent(name, cell)
 
 
-def _in_depth(name: str, in_width: Exponent | None) -> Exponent | None:
+def _in_depth(name: Quantity, in_width: Exponent | None) -> Exponent | None:
     if in_width is None or in_width.power is None:
         return in_width
-    falls = name.startswith("backward/") and not name.endswith(_OUTSIDE_BLOCKS)
+    falls = name.kind in WAY_BACK and name.of not in _OUTSIDE_BLOCKS
     return Exponent(Fraction(-1 if falls else 0), in_width.slack)
 
 
-def _climbing(name: str, cells: list[str] | None, step: int, regime: Regime | None) -> Exponent | None:
+def _climbing(name: Quantity, cells: list[str] | None, step: int, regime: Regime | None) -> Exponent | None:
     """muP's terms climb from column to column at a speed that the learning rate sets: in between is no miss.
 
     Nor is it for a sum of terms of different orders, of which the lower may have the larger constant.
@@ -262,7 +287,7 @@ def _climbing(name: str, cells: list[str] | None, step: int, regime: Regime | No
     return Exponent(found.power, max(found.power - min([*known, found.power]), found.slack))
 
 
-def _exponent(name: str, cell: str) -> Exponent | None:
+def _exponent(name: Quantity, cell: str) -> Exponent | None:
     if cell == "-":
         return None
     if cell == "zero":
@@ -271,22 +296,22 @@ def _exponent(name: str, cell: str) -> Exponent | None:
 
 
 @cache
-def _mssp() -> dict[str, tuple[int, dict[Regime, str]]]:
+def _mssp() -> dict[Quantity, tuple[int, dict[Regime, str]]]:
     """By name: the update from which a term is there, and its cell for each regime."""
     header, *rows = (line.split() for line in _MSSP.strip().splitlines())
     regimes = [regime_named(word) for word in header[1:]]
     return {
-        name: (0 if start == "-" else int(start), dict(zip(regimes, cells, strict=True)))
+        Quantity.named(name): (0 if start == "-" else int(start), dict(zip(regimes, cells, strict=True)))
         for name, start, *cells in rows
     }
 
 
 @cache
-def _mup() -> dict[tuple[Regime | None, str], list[str]]:
+def _mup() -> dict[tuple[Regime | None, Quantity], list[str]]:
     """By regime and name, the cells after 0, 1 and 2 updates."""
     header, *rows = (line.split() for line in _MUP.strip().splitlines())
     return {
-        (regime_named(word), name): cells[3 * index : 3 * index + 3]
+        (regime_named(word), Quantity.named(name)): cells[3 * index : 3 * index + 3]
         for name, *cells in rows
         for index, word in enumerate(header)
     }

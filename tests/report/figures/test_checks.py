@@ -14,6 +14,7 @@ from mssp._estimates import Estimate
 from mssp.coordcheck.judgement import Judged
 from mssp.coordcheck.result import Check
 from mssp.planning.setting import Setting
+from mssp.measure.quantities import Quantity
 from mssp.report.canvas import description_of
 from mssp.report.figures.checks import evaluation_figure, exponents_figure, sizes_figure
 from mssp.report.page.document import page_of
@@ -46,7 +47,7 @@ def quantity(
     there = [not zero and step >= start for step in range(steps + 1)]
     one = next((each for each in reversed(predicted) if each is not None), None)
     return Judged(
-        name,
+        Quantity.named(name),
         tuple(Estimate(power, 0.1) if each else None for each in there),
         {size: tuple((step + 1) * size**power if each else 0.0 for step, each in enumerate(there)) for size in sizes},
         tuple(None if each is None else Prediction(each, "paper") for each in predicted),
@@ -64,7 +65,7 @@ def check_of(
     sizes: Sequence[int] = SIZES,
     loss: Mapping[int, tuple[float, ...]] | None = None,
 ) -> Check:
-    by_name = {each.name: each for each in quantities}
+    by_name: dict[str, Judged] = {each.name: each for each in quantities}
     losses = dict.fromkeys(sizes, (4.6, 4.5, 4.4)[:steps]) if loss is None else loss
     return Check(Setting.of("mssp", "II", "sgd"), axis, tuple(sizes), steps, 3, by_name, (), losses)
 

@@ -131,7 +131,7 @@ def _side_by_side(quantities: Sequence[Judged]) -> dict[str, float]:
     for each in quantities:
         by_power.setdefault(_power(each), []).append(each)
     widest = max(map(len, by_power.values()))
-    places = {}
+    places: dict[str, float] = {}
     for power, alike in by_power.items():
         ordered = sorted(alike, key=lambda each: each.judged.value if each.judged else 0.0)
         for index, each in enumerate(ordered):

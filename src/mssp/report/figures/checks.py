@@ -16,6 +16,22 @@ from mssp._estimates import Estimate, finite
 from mssp.coordcheck.judgement import Judged
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
+from mssp.measure.quantities import (
+    ACTIVATION,
+    AGGREGATE,
+    BACKWARD,
+    EFFECTIVE,
+    FEATURE_CHANGE,
+    GRADIENT,
+    HIGHEST_SCORE,
+    LARGEST_LOAD,
+    LOGIT_CHANGE,
+    LOSS,
+    LOWEST_SCORE,
+    NORMALISED,
+    PROPAGATING,
+    Kind,
+)
 from mssp.report.canvas import (
     DASHED,
     DOTTED,
@@ -66,13 +82,13 @@ _BACKWARD = {
     "E": ("#44aa99", "diamond"),
 }  # fmt: skip
 _OTHERS = (("#aa4499", "circle"), ("#ddaa33", "square"), ("#117733", "diamond"), ("#66ccee", "triangle-up"))
-_STYLES = {"legend": _LAYERS, "legend3": _SUMMANDS, "legend4": _BACKWARD}
-_LEGEND_OF_KIND = {"aggregate": "legend3", "backward": "legend4"}
 # Legends by their titles, in the order in which they stand; plotly wants numbers, and "legend2" holds the marks.
 _SHADES, _OTHER = "legend6", "legend5"
 _TITLES = {
-    _SHADES: "", "legend": "layer", "legend3": "sum over experts", "legend4": "backward terms", _OTHER: "other",
+    _SHADES: "", "legend": EFFECTIVE.legend, "legend3": AGGREGATE.legend, "legend4": BACKWARD.legend, _OTHER: "other",
 }  # fmt: skip
+_STYLES = {"legend": _LAYERS, "legend3": _SUMMANDS, "legend4": _BACKWARD}
+_LEGENDS = {_TITLES[name]: name for name in _STYLES}
 
 _MOST = 12  # panels of a figure about whose quantities nothing is known
 _EARLY = (1, 2, 5, 10)  # updates at which things begin; the last one shows what they have come to
@@ -80,15 +96,15 @@ _GAPS, _ABOVE = (64, 104), 46  # pixels between panels, and above one for its he
 _LEAST_EXPONENTS = 1.2  # that a panel spans: noise is not to look like a slope
 # The first row of an evaluation; a second quantity is dotted.
 _TRAINED = {
-    "training loss": ("loss",),
-    "features’ change ‖Δh‖": ("features/delta",),
-    "router logits ‖ψ‖": ("activation/router",),
-    "router scores, lowest dotted": ("router/highest", "router/lowest"),
+    "training loss": (LOSS(),),
+    "features’ change ‖Δh‖": (FEATURE_CHANGE(),),
+    "router logits ‖ψ‖": (ACTIVATION("router"),),
+    "router scores, lowest dotted": (HIGHEST_SCORE(), LOWEST_SCORE()),
 }
 _ROUTED = {
-    "scores, lowest dotted": ("router/highest", "router/lowest"),
-    "largest load, 1 if all are equal": ("router/load",),
-    "change of logits": ("router/delta",),
+    "scores, lowest dotted": (HIGHEST_SCORE(), LOWEST_SCORE()),
+    "largest load, 1 if all are equal": (LARGEST_LOAD(),),
+    "change of logits": (LOGIT_CHANGE(),),
 }
 
 
@@ -136,13 +152,11 @@ def exponents_figure(check: Check, names: Sequence[str] | None = None) -> Figure
     """
     panels: dict[str, list[Judged]] = {}
     if names is None:
-        panels["propagating updates"] = _of_kind(check, "propagating")
-        panels["effective updates"] = _of_kind(check, "effective")
-        panels["sum over experts"] = _of_kind(check, "aggregate")
-        panels["gradients"] = _of_kind(check, "gradient")
+        for kind in (PROPAGATING, EFFECTIVE, AGGREGATE, GRADIENT):
+            panels[kind.title] = _of_kind(check, kind)
     else:
         for each in _named(check, names):
-            panels.setdefault(each.name.rpartition("/")[0] or each.name, []).append(each)
+            panels.setdefault(each.name.panel, []).append(each)
     columns, rows = _grid(len(panels), 2)
     styles = _styles(panels)
     panel = 620 if columns == 1 else 440, 240
@@ -171,13 +185,10 @@ def evaluation_figure(check: Check) -> Figure:
 
     In the first row dark is wide. Dashed lines are where expected exponents are not zero.
     """
+    terms = {AGGREGATE: _SUMMANDS, BACKWARD: _BACKWARD}
     panels = {
-        "propagating updates": _of_kind(check, "propagating"),
-        "effective updates": _of_kind(check, "effective"),
-        "effective updates, input normalised": _of_kind(check, "normalised"),
-        "sum over experts": _of_kind(check, "aggregate", _SUMMANDS),
-        "backward terms": _of_kind(check, "backward", _BACKWARD),
-        "gradients": _of_kind(check, "gradient"),
+        kind.title: _of_kind(check, kind, terms.get(kind, ()))
+        for kind in (PROPAGATING, EFFECTIVE, NORMALISED, AGGREGATE, BACKWARD, GRADIENT)
     }
     styles = _styles(panels)
     trained = any(_trained(check, name) for names in _TRAINED.values() for name in names)
@@ -206,18 +217,16 @@ def _named(check: Check, names: Sequence[str]) -> list[Judged]:
     return [check.quantities[name] for name in dict.fromkeys(names)]
 
 
-def _of_kind(check: Check, kind: str, labels: Iterable[str] = ()) -> list[Judged]:
+def _of_kind(check: Check, kind: Kind, labels: Iterable[str] = ()) -> list[Judged]:
     """Those with certain labels; all by default, layers in the order in which signals pass them."""
-    found = {
-        name.rpartition("/")[2]: each for name, each in check.quantities.items() if name.rpartition("/")[0] == kind
-    }
+    found = {each.name.label: each for each in check.quantities.values() if each.name.kind is kind}
     order = tuple(labels) or (*_LAYERS, *_SUMMANDS, *found)
     return [found[label] for label in dict.fromkeys(order) if label in found]
 
 
 def _worth_drawing(check: Check) -> list[Judged]:
     terms = ("init", "propagating", "effective", "cross")
-    found = [*_of_kind(check, "effective"), *_of_kind(check, "propagating"), *_of_kind(check, "aggregate", terms)]
+    found = [*_of_kind(check, EFFECTIVE), *_of_kind(check, PROPAGATING), *_of_kind(check, AGGREGATE, terms)]
     there = [each for each in found if each.verdict != "zero"]
     return there or [each for each in check.quantities.values() if each.verdict != "zero"][:_MOST]
 
@@ -230,9 +239,8 @@ def _styles(panels: _Panels) -> dict[str, Json]:
     found: dict[str, Json] = {}
     others: list[str] = []
     for each in (each for drawn in panels.values() for each in drawn if any(each.exponents)):
-        kind, _, label = each.name.rpartition("/")
-        legend = _LEGEND_OF_KIND.get(kind, "legend")
-        if label in _STYLES[legend]:
+        label, legend = each.name.label, _LEGENDS.get(each.name.kind.legend, _OTHER)
+        if label in _STYLES.get(legend, ()):
             (colour, symbol), rank = _STYLES[legend][label], list(_STYLES[legend]).index(label)
         else:
             others += [] if label in others else [label]
@@ -308,7 +316,7 @@ def _guide(check: Check, each: Judged, steps: Iterable[int]) -> list[Json]:
 def _trained(check: Check, name: str) -> Mapping[int, Sequence[float | None]]:
     """What a quantity, or the loss, came to by size; None where it is not finite."""
     quantity = check.quantities.get(name)
-    found = check.loss if name == "loss" else {} if quantity is None else quantity.values
+    found = check.loss if name == LOSS() else {} if quantity is None else quantity.values
     return {size: [finite(each) for each in values] for size, values in found.items()}
 
 
@@ -458,7 +466,7 @@ def _trained_words(check: Check, names: Iterable[str]) -> str:
 
 def _verdicts(quantities: Sequence[Judged]) -> str:
     """As ``off: router · 3 ok``."""
-    off = [each.name.rpartition("/")[2] for each in quantities if each.verdict == "off"]
+    off = [each.name.label for each in quantities if each.verdict == "off"]
     ok = sum(each.verdict == "ok" for each in quantities)
     words = [f"<b>off</b>: {', '.join(off)}" if off else "", f"{ok} ok" if ok else ""]
     return " · ".join(filter(None, words)) or "nothing is expected"
