@@ -43,8 +43,12 @@ def test_configs_of_a_ladder() -> None:
     assert MLPLadder(regime_named("III"), DATA).config(64) == MLPConfig(D, C, width=64, expert_width=64, experts=4)
     assert MLPLadder(regime_named("II"), DATA, active=2).config(64) == MLPConfig(D, C, 64, 16, 4, active=1)
     assert MLPLadder(regime_named("I"), DATA, active=8).config(64) == MLPConfig(D, C, 64, 64, 8, active=8)
-    assert MLPLadder(regime_named("I"), DATA, blocks=3).config(64) == MLPConfig(D, C, 64, 64, 8, blocks=3, residual=True)
-    assert MLPLadder(regime_named("I"), DATA, blocks=1).config(64) == MLPConfig(D, C, 64, 64, 8, blocks=1, residual=True)
+    assert MLPLadder(regime_named("I"), DATA, blocks=3).config(64) == MLPConfig(
+        D, C, 64, 64, 8, blocks=3, residual=True
+    )
+    assert MLPLadder(regime_named("I"), DATA, blocks=1).config(64) == MLPConfig(
+        D, C, 64, 64, 8, blocks=1, residual=True
+    )
 
 
 @pytest.mark.parametrize("active", [None, 2, 8])

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mssp.data.dataset import Dataset, Split
 from mssp.data.generated import clusters
-from mssp.planning.setting import ADAM, SGD
 from mssp.nn import MLPConfig
+from mssp.planning.setting import ADAM, SGD
 from mssp.replicas import Feed, Lockstep, MLPProgram, Schedule, train
 from mssp.replicas import training as training_module
 from mssp.replicas.training import bytes_per_replica, even_parts, replicas_that_fit

@@ -18,6 +18,7 @@ from mssp._estimates import Estimate
 from mssp.dmft import compare, document, example, solve
 from mssp.dmft.document import Overlay
 from mssp.planning.setting import Setting
+from mssp.measure.quantities import EFFECTIVE
 from mssp.report.contents import Contents, read
 from mssp.report.findings import Finding, findings_of, implemented, lr_at_the_widest, stable
 from mssp.report.page.document import Cell, Chart
@@ -118,7 +119,7 @@ def test_a_check_is_shown_with_the_sweep_of_the_same_models_only(tmp_path: Path)
 
 def test_what_is_hardly_known_is_not_called_right() -> None:
     known = quantity("effective/router", 0.0, expected=Exponent(Fraction(0)))
-    vague = [replace(known, name=f"effective/{n}", judged=Estimate(0.0, 2.0)) for n in ("readout", "expert_in")]
+    vague = [replace(known, name=EFFECTIVE(n), judged=Estimate(0.0, 2.0)) for n in ("readout", "expert_in")]
     assert implemented(check_of(known)) == Cell("yes", "good")
     assert implemented(check_of(known, *vague)) == Cell("2 of 3 unclear", "unsure")
     assert stable(check_of(known, *vague)) == Cell("unclear", "unsure")

@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from mssp._estimates import Estimate
 from mssp.coordcheck.series import Numbers, Series, bent_estimate, estimate
-from mssp.planning.setting import II
 from mssp.measure.quantities import (
     ACTIVATION,
     EXPERT_DISTANCE,
@@ -33,6 +32,7 @@ from mssp.measure.quantities import (
     WEIGHTS,
     Quantity,
 )
+from mssp.planning.setting import II
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent, slack, stable_exponent
 

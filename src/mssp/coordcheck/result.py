@@ -13,8 +13,8 @@ from mssp.coordcheck.causes import Cause, causes, divergence, with_reasons
 from mssp.coordcheck.judgement import Judged, judged_quantities
 from mssp.coordcheck.series import Series
 from mssp.coordcheck.text import lines
-from mssp.planning.setting import OPTIMIZERS, SCHEMES, Setting
 from mssp.measure.quantities import LOSS, Quantity
+from mssp.planning.setting import OPTIMIZERS, SCHEMES, Setting
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent
 

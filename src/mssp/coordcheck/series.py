@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mssp._estimates import Estimate, mean_of, quantile
-from mssp.planning.setting import Optimizer
 from mssp.measure.quantities import (
     ALIGNMENT_P,
     ALIGNMENT_Q,
@@ -28,6 +27,7 @@ from mssp.measure.quantities import (
     WEIGHTS,
     Quantity,
 )
+from mssp.planning.setting import Optimizer
 
 Numbers = npt.NDArray[np.float64]
 

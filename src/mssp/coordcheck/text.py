@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from mssp._tables import align, number
 from mssp.coordcheck.judgement import WIDEST, Judged
-from mssp.planning.setting import ZERO
 from mssp.measure.quantities import BY_START, BY_UPDATE, sections
+from mssp.planning.setting import ZERO
 
 if TYPE_CHECKING:
     from mssp.coordcheck.result import Check

@@ -158,7 +158,9 @@ class Quantity(str):
 
     def __new__(cls, kind: Kind, of: str = "", part: str = "") -> Quantity:
         if not kind.admits(of, part):
-            raise ValueError(f"{kind.write(of, part)!r} is no name of a quantity: there is {kind.pattern}")
+            raise ValueError(
+                f"{kind.write(of, part)!r} is not the name of a quantity: of this kind there is {kind.pattern}"
+            )
         made = super().__new__(cls, kind.write(of, part))
         made.kind, made.of, made.part = kind, of, part
         return made
@@ -197,7 +199,7 @@ def _named(name: str) -> Quantity:
         read = kind.read(name)
         if read is not None:
             return kind(*read)
-    raise ValueError(f"{name!r} is no name of a quantity, as {EFFECTIVE('router')} is")
+    raise ValueError(f"{name!r} is not the name of a quantity: names are like {EFFECTIVE('router')}")
 
 
 def _kind(name: str) -> Kind:

@@ -15,8 +15,8 @@ from torch import Tensor
 from mssp.apply.description import described_parameters
 from mssp.apply.draws import normals
 from mssp.apply.verification import check_routing
-from mssp.measure.quantities import AGGREGATION
 from mssp.measure.mlp import MLPProbe
+from mssp.measure.quantities import AGGREGATION
 from mssp.nn import mlp
 from mssp.nn.experts import backend
 from mssp.nn.experts.paths import gated_hidden_units

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from mssp.coordcheck.judgement import WIDEST
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import judged_of, vague_of
-from mssp.planning.setting import Setting
 from mssp.measure.quantities import AGGREGATE
+from mssp.planning.setting import Setting
 from mssp.report.contents import Checked, Contents
 from mssp.report.page.document import Cell, Row, Table
 from mssp.sweep.transfer import Outcome

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from mssp.planning.setting import ADAM, MSSP, MUP, MUPS_OWN, SGD, ZERO, I, Regime, Setting, regime_named
 from mssp.measure.quantities import (
     ACTIVATION,
     AGGREGATE,
@@ -33,6 +32,7 @@ from mssp.measure.quantities import (
     WAY_BACK,
     Quantity,
 )
+from mssp.planning.setting import ADAM, MSSP, MUP, MUPS_OWN, SGD, ZERO, I, Regime, Setting, regime_named
 
 # MSSP from a zero readout, SGD and Adam alike: the first update moves the readout alone, the second everything, and
 # from then on nothing changes its order. "from" is the number of updates at which a term is there.

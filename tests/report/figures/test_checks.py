@@ -13,8 +13,8 @@ import pytest
 from mssp._estimates import Estimate
 from mssp.coordcheck.judgement import Judged
 from mssp.coordcheck.result import Check
-from mssp.planning.setting import Setting
 from mssp.measure.quantities import Quantity
+from mssp.planning.setting import Setting
 from mssp.report.canvas import description_of
 from mssp.report.figures.checks import evaluation_figure, exponents_figure, sizes_figure
 from mssp.report.page.document import page_of
