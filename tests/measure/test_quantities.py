@@ -142,19 +142,19 @@ SPLITS = ("partition", "rpartition", "split", "rsplit")
 TRIMS = ("startswith", "endswith", "removeprefix", "removesuffix")
 
 
-def texts(tree: ast.AST) -> Iterator[ast.Constant]:
-    """The strings of a piece of code, those between the braces of f-strings too, but no docstrings."""
+def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The strings of a piece of code with their lines, those between the braces of f-strings too, but no docstrings."""
     documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
-            yield node
+            yield node.lineno, node.value
 
 
 def spelled(tree: ast.AST) -> Iterator[str]:
     """Names of quantities, or the beginnings of some, that are written out."""
-    for node in texts(tree):
-        if node.value.startswith(BEGINNINGS):
-            yield f"line {node.lineno} spells {node.value!r}"
+    for line, text in texts(tree):
+        if text.startswith(BEGINNINGS):
+            yield f"line {line} spells {text!r}"
 
 
 def parsed(tree: ast.AST) -> Iterator[str]:
@@ -162,7 +162,7 @@ def parsed(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        given = [text.value for argument in node.args for text in texts(argument)]
+        given = [text for argument in node.args for _, text in texts(argument)]
         slashes = node.func.attr in SPLITS and "/" in given
         ends = node.func.attr in TRIMS and any(each.startswith(("/", ".1", ".2")) for each in given)
         if slashes or ends:
