@@ -20,11 +20,11 @@ import torch
 
 from mssp._environment import pick_device
 from mssp._tables import markdown_table
-from mssp.coordcheck.ladder_runs import Run, check_mlps, measured, theory_of
+from mssp.coordcheck.ladder_runs import Run, check_runs, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
 from mssp.planning.setting import Setting
-from mssp.replicas import Feed, MLPProgram, Replica, Schedule
+from mssp.replicas import Feed, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
 from tests.coordcheck.tuned_runs import runs_of
 from tests.planted.powers import Mistake
@@ -53,7 +53,7 @@ def mistakes(regimes: list[str]) -> list[Mistake]:
 def checked(mistake: Mistake, widths: tuple[int, ...], feed: Feed) -> Check:
     right = runs_of(Setting.of("mssp", mistake.regime, mistake.optimizer), widths, feed.data)
     rules = {size: run.plan for size, run in right.items()}
-    return check_mlps(
+    return check_runs(
         mistake.planted(right), feed, steps=STEPS, batch=BATCH, seeds=range(SEEDS), rules=rules, prepare=mistake.prepare
     )
 
@@ -117,9 +117,7 @@ def cost(regimes: list[str], widths: tuple[int, ...], feed: Feed) -> list[str]:
 
 def _train_alone(runs: Mapping[int, Run], feed: Feed) -> None:
     for run in runs.values():
-        lockstep = Lockstep(
-            MLPProgram(run.config), [Replica(run.plan, seed) for seed in range(SEEDS)], device=feed.device
-        )
+        lockstep = Lockstep(run.program, [Replica(run.plan, seed) for seed in range(SEEDS)], device=feed.device)
         for x, targets in feed.batches(lockstep.seeds, Schedule(STEPS, BATCH)):
             lockstep.step(x, targets)
 

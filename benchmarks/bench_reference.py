@@ -14,7 +14,7 @@ from mssp._environment import pick_device
 from mssp._estimates import mean_of
 from mssp._tables import markdown_table
 from mssp.data import load
-from mssp.ladders.mlp import TUNED_WIDTH
+from mssp.ladders.mlp import TUNED_WIDTH, MLPLadder
 from mssp.ladders.tuned import entries, multipliers_for
 from mssp.planning.setting import Setting
 from mssp.replicas import Feed, Schedule
@@ -30,7 +30,7 @@ CLOSE = 0.03
 
 def main(name: str = "tinyimagenet", precision: str = "float32") -> None:
     data = load(name)
-    job = Job(data, Schedule(STEPS, BATCH), precision, keep_curves=False)
+    job = Job(data, Schedule(STEPS, BATCH), MLPLadder, precision, keep_curves=False)
     feed = Feed(data, pick_device())
     contenders = [
         Contender(Setting.of(scheme, entry["regime"], entry["optimizer"], entry["readout"]), entry["active"])

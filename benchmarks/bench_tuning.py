@@ -18,7 +18,7 @@ from mssp._estimates import mean_of
 from mssp._tables import markdown_table
 from mssp.cli.progress import Quiet
 from mssp.data import load
-from mssp.ladders.mlp import TUNED_WIDTH
+from mssp.ladders.mlp import TUNED_WIDTH, MLPLadder
 from mssp.planning.setting import Setting
 from mssp.replicas import Schedule
 from mssp.store.runs import Store
@@ -31,7 +31,7 @@ NEW_SEEDS = range(1, 5)
 
 
 def main(data: str, scheme: str, optimizer: str, runs: str = "793", searches: str = "3") -> None:
-    job = Job(load(data), Schedule(1000, 50), "tf32", keep_curves=False)
+    job = Job(load(data), Schedule(1000, 50), MLPLadder, "tf32", keep_curves=False)
     start = Trial(Setting.of(scheme, "II", optimizer), TUNED_WIDTH, 0, 0.01, aggregation_mult=8.0)
     backend, rows = Local(pick_device()), []
     for method in METHODS:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
-from mssp.coordcheck.ladder_runs import Run, Sizes, check_mlps, measured, theory_of
+from mssp.coordcheck.ladder_runs import Run, Sizes, check_runs, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
+from mssp.ladders.mlp import MLPLadder
 from mssp.ladders.tuned import Tuned
+from mssp.nn import MLPConfig
 from mssp.planning.setting import Setting
-from mssp.replicas import Feed, Schedule
+from mssp.replicas import Feed, MLPProgram, Schedule
 from mssp.replicas.lockstep import Lockstep
 from tests.coordcheck.tuned_runs import runs_of
 from tests.planted.powers import Mistake, tie_or_untie
@@ -23,6 +25,11 @@ SMALL = (32, 64, 128)
 @pytest.fixture(scope="module")
 def feed() -> Feed:
     return Feed(load("clusters"), torch.device("cpu"))
+
+
+def config_in(run: Run) -> MLPConfig:
+    assert isinstance(run.program, MLPProgram)
+    return run.program.config
 
 
 def checked(
@@ -36,7 +43,7 @@ def checked(
 ) -> Check:
     """Judged by the rules of the right runs."""
     rules = {size: run.plan for size, run in (right or runs).items()}
-    return check_mlps(runs, feed, steps=steps, batch=100, seeds=range(seeds), rules=rules, prepare=prepare)
+    return check_runs(runs, feed, steps=steps, batch=100, seeds=range(seeds), rules=rules, prepare=prepare)
 
 
 def exponent(check: Check, name: str) -> float:
@@ -127,7 +134,7 @@ def tie(lockstep: Lockstep) -> None:
 def test_the_fix_of_regime_iii_is_not_enough_in_ii(feed: Feed) -> None:
     """Sharing experts instead of boosting them repairs the initial sum; A6 and the gradient at h2 stay too small."""
     widths = (64, 128, 256)
-    right = Sizes(widths).runs(Setting.of("mssp", "II", "sgd", "mup"), Tuned(1.0), feed.data)
+    right = Sizes(widths).runs(Setting.of("mssp", "II", "sgd", "mup"), Tuned(1.0), MLPLadder, feed.data)
     shared = Mistake("weights", "expert_out", -0.5, "II", "sgd").planted(right)
     found = checked(shared, feed, right=right, prepare=tie, steps=2, seeds=6)
     assert [cause.setting for cause in found.causes] == ["experts", "weights"]
@@ -172,7 +179,7 @@ def test_one_eps_for_all_is_no_longer_small_against_the_gradients_of_experts(
 
 
 def test_a_learning_rate_that_is_far_too_large(feed: Feed) -> None:
-    runs = Sizes((32, 64)).runs(Setting.of("mssp", "II", "sgd"), Tuned(1e20), feed.data)
+    runs = Sizes((32, 64)).runs(Setting.of("mssp", "II", "sgd"), Tuned(1e20), MLPLadder, feed.data)
     found = checked(runs, feed)
     assert not found.passed
     assert not found.stable
@@ -181,8 +188,8 @@ def test_a_learning_rate_that_is_far_too_large(feed: Feed) -> None:
 
 
 def test_over_depth_gradients_fall_and_updates_do_not(feed: Feed) -> None:
-    runs = Sizes((64,), (1, 2, 4)).runs(Setting.of("mssp", "II", "sgd"), Tuned(10.0), feed.data)
-    assert [(run.config.blocks, run.config.residual, run.plan.target.depth) for run in runs.values()] == [
+    runs = Sizes((64,), (1, 2, 4)).runs(Setting.of("mssp", "II", "sgd"), Tuned(10.0), MLPLadder, feed.data)
+    assert [(config_in(run).blocks, config_in(run).residual, run.plan.target.depth) for run in runs.values()] == [
         (1, True, 1), (2, True, 2), (4, True, 4),
     ]  # fmt: skip
     found = checked(runs, feed)

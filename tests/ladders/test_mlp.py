@@ -17,9 +17,11 @@ from mssp.ladders.ladder import Ladder
 from mssp.ladders.mlp import MLPLadder, config_of, family
 from mssp.ladders.tuned import Tuned
 from mssp.nn import MLPConfig
-from mssp.replicas import Lockstep, Replica, Schedule, train
-from mssp.sweep.transfer import Setting
-from mssp.sweep.trial import Problem
+from mssp.planning.setting import Setting, regime_named
+from mssp.replicas import Lockstep, MLPProgram, Replica, Schedule, train
+from mssp.replicas.program import Program
+from mssp.sweep.execution import Job
+from mssp.sweep.transfer import Contender
 
 DATA = load("clusters")
 D, C = 64, 100
@@ -36,7 +38,7 @@ def test_shapes_of_a_ladder() -> None:
     with pytest.raises(ValueError, match="Regime II has an expert for every 16 of width: 100 is no multiple of it"):
         MLPLadder(regime_named("II"), DATA).shape(100)
     with pytest.raises(ValueError, match="unknown regime 'IV': use one of I, II, III"):
-        MLPLadder("IV", DATA).shape(128)
+        family("IV", 128)
 
 
 def test_configs_of_a_ladder() -> None:
@@ -51,22 +53,32 @@ def test_configs_of_a_ladder() -> None:
     )
 
 
+def config_in(program: Program) -> MLPConfig:
+    assert isinstance(program, MLPProgram)
+    return program.config
+
+
 @pytest.mark.parametrize("active", [None, 2, 8])
 @pytest.mark.parametrize("regime", ["I", "II", "III"])
 def test_a_sweep_and_a_check_train_its_models(regime: str, active: int | None) -> None:
-    ladder, setting = MLPLadder(regime, DATA, active), Setting("sgd", regime, "mssp", active)
+    setting = Setting.of("mssp", regime, "sgd")
+    ladder = MLPLadder(regime_named(regime), DATA, active)
+    job = Job(DATA, Schedule(10, 10), MLPLadder)
     widths = (64, 128, 256)
-    checked = Sizes(widths).runs(setting, Tuned(0.1), DATA)
+    checked = Sizes(widths).runs(setting, Tuned(0.1), MLPLadder, DATA, active)
     for width in widths:
-        assert setting.trial(width, 0, 0.1).config(Problem(D, C)) == checked[width].config == ladder.config(width)
+        trial = Contender(setting, active).trial(width, 0, 0.1)
+        assert job.ladder(trial) == ladder
+        assert config_in(checked[width].program) == ladder.config(width)
         assert checked[width].plan.target == ladder.shape(width) == ladder.config(width).shape
+        assert trial.plan(ladder).target == ladder.shape(width)
 
 
 def test_growth_in_depth_at_one_width() -> None:
     ladder = MLPLadder(regime_named("II"), DATA)
-    runs = Sizes((64,), depths=(1, 2, 8)).runs(Setting("adam", "II", "mssp"), Tuned(0.1), DATA)
+    runs = Sizes((64,), depths=(1, 2, 8)).runs(Setting.of("mssp", "II", "adam"), Tuned(0.1), MLPLadder, DATA)
     for depth, run in runs.items():
-        assert ladder.deep(depth).config(64) == run.config
+        assert ladder.deep(depth).config(64) == config_in(run.program)
         assert ladder.deep(depth).shape(64) == run.plan.target == Shape(64, 16, 4, 4, depth, D)
     with pytest.raises(ValueError, match="blocks must be"):
         ladder.deep(0)

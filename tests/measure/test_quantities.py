@@ -77,7 +77,8 @@ def test_a_name_is_read_as_it_was_written(quantity: Quantity) -> None:
 
 @pytest.mark.parametrize("quantity", [EFFECTIVE("router"), BACKWARD("A4", "1"), AGGREGATION()])
 def test_a_quantity_is_a_string_to_everyone_else(quantity: Quantity) -> None:
-    assert {quantity: 1}[str(quantity)] == {str(quantity): 1}[quantity] == 1
+    names: dict[str, int] = {quantity: 1}
+    assert names[str(quantity)] == {str(quantity): 1}[quantity] == 1
     assert json.loads(json.dumps({quantity: quantity})) == {str(quantity): str(quantity)}
     assert f"{quantity}" == str(quantity)
     assert type(str(quantity)) is str

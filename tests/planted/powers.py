@@ -30,7 +30,7 @@ class Mistake:
 
     def planted(self, runs: Mapping[int, Run]) -> dict[int, Run]:
         """The runs with the mistake in their plans, where a plan can hold it."""
-        return {size: Run(run.config, self._changed(run.plan, size)) for size, run in runs.items()}
+        return {size: replace(run, plan=self._changed(run.plan, size)) for size, run in runs.items()}
 
     def _changed(self, plan: Plan, size: int) -> Plan:
         factor = (size / TUNED_WIDTH) ** self.power

@@ -17,8 +17,8 @@ import mssp
 from mssp._estimates import Estimate
 from mssp.dmft import compare, document, example, solve
 from mssp.dmft.document import Overlay
-from mssp.planning.setting import Setting
 from mssp.measure.quantities import EFFECTIVE
+from mssp.planning.setting import Setting
 from mssp.report.contents import Contents, read
 from mssp.report.findings import Finding, findings_of, implemented, lr_at_the_widest, stable
 from mssp.report.page.document import Cell, Chart

@@ -17,6 +17,7 @@ from mssp._environment import pick_device
 from mssp.cli.progress import Quiet
 from mssp.data import load
 from mssp.data.generated import clusters
+from mssp.ladders.mlp import MLPLadder
 from mssp.planning.setting import Setting
 from mssp.replicas import Schedule
 from mssp.store.runs import Run, Store
@@ -38,7 +39,7 @@ def trials(widths: Sequence[int] = (16, 32), seeds: int = 2) -> list[Trial]:
 
 
 def job(steps: int = 12) -> Job:
-    return Job(clusters(examples=2000, validation=100, classes=10, superclasses=2), Schedule(steps, 10))
+    return Job(clusters(examples=2000, validation=100, classes=10, superclasses=2), Schedule(steps, 10), MLPLadder)
 
 
 def finished(path: Path, backend: Local, asked: Sequence[Trial], todo: Job) -> list[Run]:
@@ -183,7 +184,7 @@ def test_ray_gives_the_same_numbers_and_survives_a_killed_worker(tmp_path: Path)
     ray = pytest.importorskip("ray")
     from mssp.sweep.on_ray import Ray
 
-    todo, asked = Job(load("clusters"), Schedule(400, 50)), trials((16, 32, 48), seeds=1)
+    todo, asked = Job(load("clusters"), Schedule(400, 50), MLPLadder), trials((16, 32, 48), seeds=1)
     finished(tmp_path / "local.sqlite", Local(CPU), asked, todo)
     backend = Ray()
     killed: list[int] = []

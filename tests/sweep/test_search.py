@@ -11,6 +11,7 @@ import torch
 
 from mssp.cli.progress import Quiet
 from mssp.data.generated import clusters
+from mssp.ladders.mlp import MLPLadder
 from mssp.planning.setting import Setting
 from mssp.replicas import Schedule
 from mssp.store.runs import Store
@@ -101,7 +102,7 @@ def test_procedures_that_make_no_sense() -> None:
 
 def evaluator(store: Store, steps: int = 16, **other: object) -> Evaluator:
     data = clusters(examples=2000, validation=100, classes=10, superclasses=2)
-    job = Job(data, Schedule(steps, 10), keep_curves=False)
+    job = Job(data, Schedule(steps, 10), MLPLadder, keep_curves=False)
     return Evaluator(store, Local(torch.device("cpu")), job, Quiet(), **other)  # type: ignore[arg-type]
 
 

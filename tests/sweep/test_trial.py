@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 import mssp
+from mssp.data import load
+from mssp.ladders.mlp import MLPLadder
 from mssp.ladders.tuned import TUNED_ROLES, Tuned, multipliers_for
-from mssp.planning.setting import Setting
-from mssp.sweep.trial import Problem, Trial
+from mssp.planning.setting import II, III, Setting
+from mssp.sweep.trial import Trial
 
-PROBLEM = Problem(inputs=12288, classes=100)
+IMAGES = load("clusters", examples=10, validation=10, inputs=12288, classes=10, superclasses=1)
+FEW = load("clusters", examples=10, validation=10, inputs=16, classes=4, superclasses=1)
 
 
 def test_a_trial_is_the_plan_one_would_make() -> None:
@@ -24,10 +27,11 @@ def test_a_trial_is_the_plan_one_would_make() -> None:
         aggregation_mult=2.0,
         lr_mult={"embedding": 4.0, "router": 0.25, "expert_in": 0.0625, "expert_out": 0.25, "readout": 16.0},
     )
-    assert trial.plan(PROBLEM) == expected
-    assert trial.plan(PROBLEM).hash == expected.hash
-    config = trial.config(PROBLEM)
-    assert (config.inputs, config.outputs, config.experts, config.active) == (12288, 100, 16, 4)
+    ladder = MLPLadder(III, IMAGES, active=2)
+    assert trial.plan(ladder) == expected
+    assert trial.plan(ladder).hash == expected.hash
+    config = ladder.config(trial.width)
+    assert (config.inputs, config.outputs, config.experts, config.active) == (12288, 10, 16, 4)
 
 
 def test_it_comes_back_from_json_and_its_key_tells_it_apart() -> None:
@@ -53,7 +57,7 @@ def test_a_trial_may_grow_from_a_plain_model() -> None:
     }
     assert Trial.from_json(trials["mup", 64].json()) == trials["mup", 64]
     assert trials["mup", 64].parameters["base_width"] == 64
-    plans = {key: trial.plan(Problem(inputs=16, classes=4)) for key, trial in trials.items()}
+    plans = {key: trial.plan(MLPLadder(II, FEW)) for key, trial in trials.items()}
 
     def numbers(scheme: str, width: int) -> list[tuple[float, float]]:
         roles = plans[scheme, width].roles
@@ -69,10 +73,12 @@ def test_a_trial_may_grow_from_a_plain_model() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="lr must be a positive number, got 0"):
-        Trial(Setting.of("mssp", "II", "sgd"), 128, seed=0, lr=0.0).plan(PROBLEM)
+        Trial(Setting.of("mssp", "II", "sgd"), 128, seed=0, lr=0.0).plan(MLPLadder(II, IMAGES))
     with pytest.raises(ValueError, match="unknown role 'gate' in lr_mult"):
-        Trial(Setting.of("mssp", "II", "sgd"), 128, seed=0, lr=1.0, lr_mult={"gate": 2.0}).plan(PROBLEM)
+        Trial(Setting.of("mssp", "II", "sgd"), 128, seed=0, lr=1.0, lr_mult={"gate": 2.0}).plan(MLPLadder(II, IMAGES))
     with pytest.raises(ValueError, match="Regime II has an expert for every 16 of width: 100 is no multiple of it"):
-        Trial(Setting.of("mssp", "II", "sgd"), 100, seed=0, lr=1.0).plan(PROBLEM)
+        Trial(Setting.of("mssp", "II", "sgd"), 100, seed=0, lr=1.0).plan(MLPLadder(II, IMAGES))
     with pytest.raises(ValueError, match="1 of 8 experts active is no whole number of the 4 at the base's width 64"):
-        Trial(Setting.of("mssp", "II", "sgd"), 128, seed=0, lr=1.0, active=1, base_width=64).plan(PROBLEM)
+        Trial(Setting.of("mssp", "II", "sgd"), 128, seed=0, lr=1.0, active=1, base_width=64).plan(
+            MLPLadder(II, IMAGES, active=1)
+        )

@@ -11,7 +11,7 @@ from mssp._environment import device_text
 from mssp._numbers import positive, positive_int
 from mssp.cli import flags, progress
 from mssp.cli.flags import multipliers
-from mssp.ladders.mlp import TUNED_WIDTH, family
+from mssp.ladders.mlp import TUNED_WIDTH, MLPLadder, family
 from mssp.planning.setting import SGD, Setting
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class CheckCommand:
         return Sizes(tuple(self.widths) or default, tuple(self.depths))
 
     def _checked(self, setting: Setting, sizes: Sizes, device: torch.device) -> tuple[Check, Tuned]:
-        from mssp.coordcheck.ladder_runs import check_mlps
+        from mssp.coordcheck.ladder_runs import check_runs
         from mssp.data import load
         from mssp.replicas import Feed
 
@@ -123,16 +123,16 @@ class CheckCommand:
         data.batches(0, batch, steps)  # which refuses more than there is
         corrected = replace(setting, as_printed=False)
         tuned = self._tuned(data.name, corrected)
-        runs = sizes.runs(setting, tuned, data, self.active)
-        rules = {size: run.plan for size, run in sizes.runs(corrected, tuned, data, self.active).items()}
+        runs = sizes.runs(setting, tuned, MLPLadder, data, self.active)
+        rules = {size: run.plan for size, run in sizes.runs(corrected, tuned, MLPLadder, data, self.active).items()}
         with progress.counting(len(runs) * steps, "updates") as one_more:
-            found = check_mlps(
+            found = check_runs(
                 runs, Feed(data, device), steps=steps, batch=batch, seeds=range(seeds), rules=rules, on_step=one_more
             )
         return found, tuned
 
     def _tuned(self, data: str, setting: Setting) -> Tuned:
-        from mssp.coordcheck.ladder_runs import calm
+        from mssp.coordcheck.ladder_runs import with_safe_lr
         from mssp.sweep.transfer import Contender
 
         # What was tuned, was for one block without a residual stream.
@@ -144,7 +144,7 @@ class CheckCommand:
             if self.multipliers:
                 raise
             raise ValueError(f"{error}; or use --multipliers ones") from None
-        default = calm(found, setting.optimizer).lr
+        default = with_safe_lr(found, setting.optimizer).lr
         if asked == ("ones",) and setting.optimizer is SGD:
             default = _LR_OF_ONES  # large enough for its updates not to be rounded away
         return replace(found, lr=default if self.lr is None else positive("--lr", self.lr))

@@ -16,7 +16,7 @@ from mssp._files import write_whole
 from mssp._numbers import positive_int
 from mssp.cli import flags, progress
 from mssp.cli.progress import Advance, Stages, Steps
-from mssp.ladders.mlp import family
+from mssp.ladders.mlp import MLPLadder, family
 from mssp.ladders.tuned import Tuned, multipliers_for
 from mssp.planning import table
 from mssp.planning.plans import plan
@@ -121,14 +121,14 @@ class DemoCommand:
         settings = {"scheme": scheme.name, "widths": list(self.widths), "steps": _CHECK_STEPS, "seeds": _CHECK_SEEDS}
 
         def make(advance: Advance) -> dict[str, Any]:
-            from mssp.coordcheck.ladder_runs import Sizes, calm, check_mlps
+            from mssp.coordcheck.ladder_runs import Sizes, check_runs, with_safe_lr
             from mssp.data import load
             from mssp.replicas import Feed
 
             setting, known = _setting(scheme), _tuned(scheme)
             data = load(_DATA)
-            runs = Sizes(tuple(self.widths)).runs(setting, calm(known, _OPTIMIZER), data)
-            found = check_mlps(
+            runs = Sizes(tuple(self.widths)).runs(setting, with_safe_lr(known, _OPTIMIZER), MLPLadder, data)
+            found = check_runs(
                 runs,
                 Feed(data),
                 steps=_CHECK_STEPS,
@@ -150,7 +150,7 @@ class DemoCommand:
         from mssp.sweep.execution import Job, Local, carry_out
         from mssp.sweep.transfer import Contender, LearningRates, trials
 
-        job = Job(load(_DATA), Schedule(self.steps or 0, _BATCH, validation=_HELD_OUT))
+        job = Job(load(_DATA), Schedule(self.steps or 0, _BATCH, validation=_HELD_OUT), MLPLadder)
         contenders = {Contender(_setting(scheme)): _tuned(scheme) for scheme in _SCHEMES}
         asked = trials(contenders, {_REGIME: list(self.widths)}, self.seeds or 0, LearningRates(*_RATES))
         title = f"sweep: {len(asked)} models over learning rates and widths"

@@ -192,6 +192,7 @@ class RunFlags:
 
     def job(self, *, keep_curves: bool, steps: int | None = None) -> Job:
         from mssp.data import load
+        from mssp.ladders.mlp import MLPLadder
         from mssp.replicas import Schedule
         from mssp.replicas.lockstep import PRECISIONS
         from mssp.sweep.execution import Job
@@ -203,7 +204,7 @@ class RunFlags:
             positive_int("--batch", self.batch or 0),
             validation=self.validation,
         )
-        return Job(load(self.data or "clusters"), schedule, self.precision or "", keep_curves)
+        return Job(load(self.data or "clusters"), schedule, MLPLadder, self.precision or "", keep_curves)
 
     def runner(self) -> Backend:
         from mssp._environment import pick_device

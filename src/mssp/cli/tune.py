@@ -108,7 +108,7 @@ class TuneCommand(RunFlags):
                 export(store.open_study(study_name(job)), self.export)
         if math.isinf(found.score):
             raise ValueError(f"all {len(found.tried)} runs diverged: start from a smaller --lr, or other --multipliers")
-        self._write(target, found.best.plan(job.problem))
+        self._write(target, found.best.plan(job.ladder(found.best)))
         sign = 1 if metric.higher_is_better else -1
         self._show(Summary(found, metric, [sign * score for score in scores]), target)
         return 0

@@ -1,4 +1,4 @@
-"""The check on the paper's MLP MoE: all seeds of one size train as one program."""
+"""The check on the models of a ladder: all seeds of one size train as one program."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mssp.coordcheck.minimal_moe import for_open_questions
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Series
 from mssp.data.dataset import Dataset
-from mssp.ladders.mlp import family
+from mssp.ladders.ladder import Ladders
 from mssp.ladders.tuned import Tuned, planned
-from mssp.nn.mlp import MLPConfig
 from mssp.planning.plans import Plan
 from mssp.planning.setting import Optimizer, Setting
-from mssp.replicas import Feed, MLPProgram, Replica, Schedule
+from mssp.replicas import Feed, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
+from mssp.replicas.program import Program
 from mssp.replicas.watching import Measured, watch
 from mssp.theory.expected import Theory
 
@@ -28,7 +28,7 @@ PROBE = 16  # examples; sizes are means over them and over the width
 class Run:
     """One size of a check: the model, and the plan that it trains by."""
 
-    config: MLPConfig
+    program: Program
     plan: Plan
 
 
@@ -47,32 +47,25 @@ class Sizes:
         if self.depths and len(self.widths) != 1:
             raise ValueError(f"depths are checked at one width, got {' '.join(map(str, self.widths))}")
 
-    def runs(self, setting: Setting, tuned: Tuned, data: Dataset, active: int | None = None) -> dict[int, Run]:
+    def runs(
+        self, setting: Setting, tuned: Tuned, ladders: Ladders, data: Dataset, active: int | None = None
+    ) -> dict[int, Run]:
         """By the size that grows, with a setting's tuned multipliers."""
         assert setting.regime is not None
+        ladder = ladders(setting.regime, data, active)
         found = {}
         for size in sorted(self.depths or self.widths):
-            shape = family(setting.regime, self.widths[0] if self.depths else size, data.inputs, active)
-            config = MLPConfig(
-                data.inputs,
-                data.classes,
-                shape.width,
-                shape.expert_width,
-                shape.experts,
-                None if active is None else shape.active,
-                blocks=size if self.depths else 1,
-                residual=bool(self.depths),
-            )
-            found[size] = Run(config, planned(config.shape, tuned, setting))
+            one, width = (ladder.deep(size), self.widths[0]) if self.depths else (ladder, size)
+            found[size] = Run(one.program(width), planned(one.shape(width), tuned, setting))
         return found
 
 
-def calm(tuned: Tuned, optimizer: Optimizer) -> Tuned:
+def with_safe_lr(tuned: Tuned, optimizer: Optimizer) -> Tuned:
     """What was tuned, at the learning rate of a check: SGD's own is at the edge, and muP's narrow models go over it."""
     return replace(tuned, lr=tuned.lr / 2) if optimizer.follows_gradients else tuned
 
 
-def check_mlps(
+def check_runs(
     runs: Mapping[int, Run],
     feed: Feed,
     *,
@@ -95,7 +88,7 @@ def check_mlps(
 
 
 def theory_of(plans: Mapping[int, Plan]) -> Theory:
-    """What to expect of MLP MoEs by these plans; what the paper leaves open of their first steps is simulated."""
+    """What to expect of models by these plans; what the paper leaves open of their first steps is simulated."""
     depths = {each.target.depth for each in plans.values()}
     return Theory(plans, for_open_questions(plans[min(plans)]) if len(depths) == 1 else None)
 
@@ -109,7 +102,7 @@ def measured(
     prepare: Callable[[Lockstep], None] | None = None,
     on_step: Callable[[], None] | None = None,
 ) -> Series:
-    """Every quantity of every run (see :func:`check_mlps`)."""
+    """Every quantity of every run (see :func:`check_runs`)."""
     by_size = {size: _measured(run, feed, schedule, seeds, prepare, on_step) for size, run in runs.items()}
     return Series.of(by_size, next(iter(runs.values())).plan.setting.optimizer)
 
@@ -123,7 +116,7 @@ def _measured(
     on_step: Callable[[], None] | None,
 ) -> Measured:
     replicas = [Replica(run.plan, seed) for seed in seeds]
-    lockstep = Lockstep(MLPProgram(run.config), replicas, device=feed.device, measure_gradients=True)
+    lockstep = Lockstep(run.program, replicas, device=feed.device, measure_gradients=True)
     if prepare is not None:
         prepare(lockstep)
     # The first examples that each seed trains on: an effective update is felt most by what made it.

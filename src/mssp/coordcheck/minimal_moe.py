@@ -16,9 +16,8 @@ import torch
 
 from mssp._estimates import Estimate, mean_of, slope_of
 from mssp.apply.draws import normals
-from mssp.ladders.mlp import family
+from mssp.ladders.mlp import config_of, family
 from mssp.measure.quantities import EFFECTIVE, LOSS
-from mssp.nn.mlp import MLPConfig
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.setting import II, III, I, Setting
@@ -71,7 +70,7 @@ def _exponent(logs: Sequence[float], values: np.ndarray) -> Estimate | None:
 def _measured(setting: Setting, width: int, seeds: int) -> dict[str, np.ndarray]:
     assert setting.regime is not None
     shape = family(setting.regime, width, _INPUTS)
-    config = MLPConfig(_INPUTS, 1, shape.width, shape.expert_width, shape.experts, activation="identity", loss="mse")
+    config = config_of(shape, 1, soft=True, activation="identity", loss="mse")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanWarning)
         planned = plan(config.shape, **setting.words(), lr=_LR)

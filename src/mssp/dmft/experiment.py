@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mssp._numbers import positive_int
+from mssp.ladders.mlp import config_of
 from mssp.nn.activations import activation
 from mssp.nn.mlp import MLPConfig
 from mssp.nn.router import check_gate
@@ -84,18 +85,7 @@ class Experiment:
     def config(self, width: int) -> MLPConfig:
         """The model that has this width."""
         shape = self.shape(width)
-        assert shape.inputs is not None
-        return MLPConfig(
-            inputs=shape.inputs,
-            outputs=1,
-            width=shape.width,
-            expert_width=shape.expert_width,
-            experts=shape.experts,
-            active=None if self.soft else shape.active,
-            activation=self.activation,
-            gate=self.gate,
-            loss="mse",
-        )
+        return config_of(shape, 1, soft=self.soft, activation=self.activation, gate=self.gate, loss="mse")
 
     def _check_plan(self) -> None:
         plan = self.plan

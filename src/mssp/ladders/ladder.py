@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import torch
 
+    from mssp.data.dataset import Dataset
+    from mssp.planning.setting import Regime
     from mssp.planning.shape import Shape
     from mssp.replicas.program import Program
     from mssp.replicas.training import Feed
@@ -29,6 +32,10 @@ class Ladder(Protocol):
 
     def program(self, width: int) -> Program: ...
 
+    def deep(self, blocks: int) -> Ladder:
+        """The same widths with so many residual blocks: at one width, ladders of several depths grow in depth."""
+        ...
+
     def feed(self, device: torch.device) -> Feed:
         """The data, on a device."""
         ...
@@ -36,3 +43,7 @@ class Ladder(Protocol):
     def words(self) -> dict[str, Any]:
         """What tells its runs from those of another ladder of this name, as a store keeps it."""
         ...
+
+
+# How ladders of one kind are made: by what grows, on which data, with how many experts active (None for all).
+Ladders: TypeAlias = "Callable[[Regime, Dataset, int | None], Ladder]"

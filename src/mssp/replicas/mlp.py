@@ -60,7 +60,7 @@ class MLPProgram:
     ) -> tuple[dict[str, Tensor], Constants]:
         plans = {id(replica.plan): replica.plan for replica in replicas}
         factors = {key: self._model.plan_multipliers(plan) for key, plan in plans.items()}
-        for plan in {(plan.scheme, plan.regime): plan for plan in plans.values()}.values():
+        for plan in {plan.setting: plan for plan in plans.values()}.values():
             self.check(plan)  # tuned values make no difference to it
         parameters = {
             info.name: initial_weights(replicas, info, self.shapes[info.name], values[info.name], device)

@@ -16,8 +16,9 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from mssp.apply.description import Claims, described_parameters, multipliers_of
 from mssp.apply.initial import initialize
+from mssp.apply.verification import check_routing
 from mssp.planning.parameter import ParamInfo
-from mssp.planning.plans import Values
+from mssp.planning.plans import Plan, Values
 from mssp.replicas.metrics import OF_CLASSES, scores_of_classes
 from mssp.replicas.program import Batch, Constants, Probe, Replica, Step, per_replica
 
@@ -55,6 +56,10 @@ class ModuleProgram:
         self.shapes: Mapping[str, tuple[int, ...]] = {info.name: tuple(each.shape) for info, each in described}
         named = {id(parameter): name for name, parameter in self._model.named_parameters()}
         self._path = {info.name: named[id(parameter)] for info, parameter in described}
+
+    def check(self, plan: Plan) -> None:
+        multipliers_of(self._model, plan)
+        check_routing(plan, self._model, self.infos)
 
     def setup(
         self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device

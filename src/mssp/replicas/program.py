@@ -56,6 +56,10 @@ class Program(Protocol):
         """Whether every step is the same program, which a GPU can record once and replay."""
         ...
 
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that does not go with the model."""
+        ...
+
     def setup(
         self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
     ) -> tuple[dict[str, Tensor], Constants]:

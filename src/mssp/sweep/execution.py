@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from mssp.data.dataset import Dataset
-from mssp.replicas import Feed, MLPProgram, Outcome, Replica, Schedule, train
+from mssp.ladders.ladder import Ladder, Ladders
+from mssp.replicas import Feed, Outcome, Replica, Schedule, train
 from mssp.replicas.training import replicas_that_fit
 from mssp.store.runs import Chunk, NewRun, Result, Store, Study
-from mssp.sweep.trial import Problem, Trial, in_chunks
+from mssp.sweep.trial import Trial, in_chunks
 
 _LARGEST = {"cpu": 64, "cuda": 4096}  # replicas in a chunk: more are hardly faster, and results arrive later
 _LAST = 20  # the last twentieth of training is averaged: 50 steps of the paper's 1000
@@ -28,12 +29,14 @@ class Job:
 
     data: Dataset
     schedule: Schedule
+    ladders: Ladders
     precision: str = "float32"
     keep_curves: bool = True
 
-    @property
-    def problem(self) -> Problem:
-        return Problem(self.data.inputs, self.data.classes)
+    def ladder(self, trial: Trial) -> Ladder:
+        """The ladder that a trial's model is of."""
+        assert trial.setting.regime is not None
+        return self.ladders(trial.setting.regime, self.data, trial.active)
 
     def check(self) -> None:
         """Refuse a schedule that the data are too few for."""
@@ -91,8 +94,9 @@ def plan_chunks(trials: Sequence[Trial], job: Job, device: torch.device) -> list
     different = {trial.key: trial for trial in trials}.values()
     sizes = {}
     for trial in {(trial.alike, trial.setting): trial for trial in different}.values():
-        program = MLPProgram(trial.config(job.problem))
-        program.check(trial.plan(job.problem))
+        ladder = job.ladder(trial)
+        program = ladder.program(trial.width)
+        program.check(trial.plan(ladder))
         fitting = replicas_that_fit(program, trial.setting.optimizer, job.schedule.batch, device)
         sizes[trial.alike] = min(fitting, _LARGEST[device.type])
     chunks = in_chunks(list(different), sizes)
@@ -104,8 +108,9 @@ def train_trials(
 ) -> list[Result]:
     """Train alike trials together."""
     started = time.perf_counter()
-    program = MLPProgram(trials[0].config(job.problem))
-    replicas = [Replica(trial.plan(job.problem), trial.seed) for trial in trials]
+    ladder = job.ladder(trials[0])
+    program = ladder.program(trials[0].width)
+    replicas = [Replica(trial.plan(ladder), trial.seed) for trial in trials]
     outcomes = train(program, replicas, feed, job.schedule, precision=job.precision, on_step=on_step)
     seconds = (time.perf_counter() - started) / len(trials)
     return [
@@ -137,7 +142,7 @@ class Local:
         """Chunks that others are at are waited for, and taken over should they die."""
         asked = begin(study, job, watcher, trials)
         if self._feed is None or self._feed.data is not job.data:  # stages of a search share it
-            self._feed = Feed(job.data, self.device)
+            self._feed = job.ladder(trials[0]).feed(self.device)
         feed = self._feed
         while True:
             chunk = study.claim(asked)

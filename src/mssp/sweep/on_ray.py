@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from mssp._environment import pick_device
-from mssp.replicas import Feed
 from mssp.store.runs import Chunk, NewRun, Result, Study
 from mssp.sweep.execution import Job, Watcher, begin, committing, is_finished, plan_chunks, train_trials
 from mssp.sweep.trial import Trial
@@ -83,5 +82,6 @@ class Ray:
 def _train_chunk(specs: list[str], job: Job, on_gpu: bool, threads: int) -> list[Result]:
     """What a worker does. As many threads as the process that asked has: the same sums, in the same order."""
     torch.set_num_threads(threads)
-    feed = Feed(job.data, "cuda" if on_gpu else "cpu")
-    return train_trials([Trial.from_json(spec) for spec in specs], feed, job)
+    trials = [Trial.from_json(spec) for spec in specs]
+    feed = job.ladder(trials[0]).feed(torch.device("cuda" if on_gpu else "cpu"))
+    return train_trials(trials, feed, job)

@@ -1,4 +1,4 @@
-"""One run of the MLP MoE: everything that tells it apart, in a line of JSON."""
+"""One run: everything that tells it apart, in a line of JSON."""
 
 from __future__ import annotations
 
@@ -7,29 +7,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mssp.ladders.mlp import family
+from mssp.ladders.ladder import Ladder
 from mssp.ladders.tuned import Tuned, planned
 from mssp.planning.plans import Plan
 from mssp.planning.setting import Setting
-from mssp.planning.shape import Shape
-
-if TYPE_CHECKING:
-    from mssp.nn import MLPConfig
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What the data ask of a model."""
-
-    inputs: int
-    classes: int
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A member of one of the paper's families, with its hyperparameters and its seed.
+    """A model of a ladder, with its hyperparameters and its seed.
 
     >>> trial = Trial(Setting.of("mssp", "II", "sgd"), width=128, seed=0, lr=0.01, lr_mult={"router": 4.0})
     >>> Trial.from_json(trial.json()) == trial
@@ -56,20 +44,10 @@ class Trial:
             base_width=tuned.base_width,
         )
 
-    def config(self, problem: Problem) -> MLPConfig:
-        from mssp.nn import MLPConfig
-
-        shape = self._shape(problem)
-        active = None if self.active is None else shape.active
-        return MLPConfig(problem.inputs, problem.classes, shape.width, shape.expert_width, shape.experts, active)
-
-    def plan(self, problem: Problem) -> Plan:
+    def plan(self, ladder: Ladder) -> Plan:
+        """Its plan, on the ladder of its regime."""
         tuned = Tuned(self.lr, self.init_mult, self.lr_mult, self.aggregation_mult, self.base_width)
-        return planned(self._shape(problem), tuned, self.setting)
-
-    def _shape(self, problem: Problem) -> Shape:
-        assert self.setting.regime is not None
-        return family(self.setting.regime, self.width, problem.inputs, self.active)
+        return planned(ladder.shape(self.width), tuned, self.setting)
 
     @property
     def alike(self) -> tuple[Any, ...]:
