@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -49,12 +49,13 @@ def described_parameters(model: nn.Module, claims: Claims | None = None) -> list
     patterns = [_Pattern([name], info) for name, info in _claimed_by_modules(model, clean).items()]
     # As written, or as a wrapped model would have it.
     patterns += [_Pattern([text, clean(text)], claim) for text, claim in _checked(claims).items()]
+    matching = _Matching(patterns)
     described, complaints = [], []
     for names, parameter in _trainable(model, clean):
         shape = tuple(parameter.shape)
         found = []
         for name in names:
-            matches = [pattern for pattern in patterns if pattern.match(name)]
+            matches = matching(name)
             also = "" if name == names[0] else f" (the same parameter as {names[0]})"
             if not matches:
                 complaints.append(f"{name} {shape}{also} is unclaimed")
@@ -127,30 +128,55 @@ def _without_wrappers(name: str) -> list[str]:
     return [part for part in name.split(".") if part not in _WRAPPERS]
 
 
+# The whole number, however it is surrounded: "*{expert}" must not split 12 into 1 and 2.
+_NUMBER = r"(?P<expert>(?<!\d)\d+(?!\d))"
+_WILDCARD = re.compile(r"\*|\?|\{expert\}")
+
+
 class _Pattern:
-    """A name pattern and what it stands for."""
+    """A name pattern and what it stands for. Spellings without wildcards are ``exact``: names, and no regexes."""
 
     def __init__(self, spellings: list[str], claim: ParamInfo | str) -> None:
         self.text = spellings[0]
         self.info = ParamInfo(claim) if isinstance(claim, str) else claim
         if self.text.count("{expert}") > 1:
             raise ValueError(f"pattern {self.text!r} names {{expert}} more than once")
-        self._regexes = [self._regex(spelling) for spelling in dict.fromkeys(spellings)]
-
-    @staticmethod
-    def _regex(text: str) -> re.Pattern[str]:
-        # The whole number, however it is surrounded: "*{expert}" must not split 12 into 1 and 2.
-        number = r"(?P<expert>(?<!\d)\d+(?!\d))"
-        return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\{expert\}", number))
+        self.exact = {spelling for spelling in spellings if not _WILDCARD.search(spelling)}
+        self._regexes = [_regex(spelling) for spelling in dict.fromkeys(spellings) if spelling not in self.exact]
 
     def match(self, name: str) -> re.Match[str] | None:
+        """How a name matches a spelling with wildcards."""
         return next((match for regex in self._regexes if (match := regex.fullmatch(name))), None)
+
+    @property
+    def has_wildcards(self) -> bool:
+        return bool(self._regexes)
 
     def tied_as(self, name: str) -> str:
         match = self.match(name)
         if match is None or "expert" not in match.groupdict():
             return self.info.tied_as
         return name[: match.start("expert")] + "{expert}" + name[match.end("expert") :]
+
+
+def _regex(text: str) -> re.Pattern[str]:
+    return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\{expert\}", _NUMBER))
+
+
+class _Matching:
+    """The patterns that match a name, in their order: exact ones are looked up, since a model has thousands of them."""
+
+    def __init__(self, patterns: Sequence[_Pattern]) -> None:
+        self._patterns = patterns
+        self._exact: dict[str, list[int]] = {}
+        for index, pattern in enumerate(patterns):
+            for spelling in pattern.exact:
+                self._exact.setdefault(spelling, []).append(index)
+        self._with_wildcards = [index for index, pattern in enumerate(patterns) if pattern.has_wildcards]
+
+    def __call__(self, name: str) -> list[_Pattern]:
+        found = {index for index in self._with_wildcards if self._patterns[index].match(name)}
+        return [self._patterns[index] for index in sorted(found.union(self._exact.get(name, ())))]
 
 
 def _checked(claims: Claims | None) -> Claims:

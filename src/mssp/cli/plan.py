@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import json
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from mssp.cli import flags, progress
 from mssp.hf.config_plans import with_notes
@@ -20,6 +25,7 @@ from mssp.planning.validation import ALL
 if TYPE_CHECKING:
     from mssp.hf.named_plan import ByName
 
+Reader = Callable[[str], dict[str, Any]]
 _MISSING = "is missing: all of width, expert-width, experts, active and depth are needed"
 
 
@@ -108,10 +114,11 @@ class PlanCommand:
             raise ValueError("--json and --markdown exclude each other")
         if self.by_name and not (self.json and self.target_config):
             raise ValueError("--by-name goes with --json and --target-config: tables are by name where they can be")
+        read: Reader = cache(read_config)  # each file once, however often its content is asked for
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlanWarning)  # shown below, without a source line
-            made = self._planned() if self.extend is None else self._extended(self.extend)
-            named = None if self.json and not self.by_name else self._by_name(made)
+            made = self._planned(read) if self.extend is None else self._extended(self.extend, read)
+            named = None if self.json and not self.by_name else self._by_name(made, read)
             made = made if named is None else named.plan
         for warning in made.warnings:
             print(f"mssp: warning: {warning}", file=sys.stderr)
@@ -127,9 +134,9 @@ class PlanCommand:
             progress.show_lines(table.lines(made) if named is None else named.lines(), emphasised=[table.title(made)])
         return 0
 
-    def _by_name(self, made: Plan) -> ByName | None:
+    def _by_name(self, made: Plan, read: Reader) -> ByName | None:
         """The plan by the names of parameters, where a config says what model it is for."""
-        if self.target_config is None or "model_type" not in read_config(self.target_config):
+        if self.target_config is None or "model_type" not in read(self.target_config):
             return None
         try:
             import transformers  # noqa: F401
@@ -138,16 +145,22 @@ class PlanCommand:
             return None
         from mssp.hf.named_plan import by_name
 
-        return by_name(made, self.target_config, self.base_config)
+        # Copies, since transformers completes what it is given, and base and target may be one file.
+        target, base = (None if path is None else copy.deepcopy(read(path)) for path in self._configs())
+        with _no_garbage_collection():
+            return by_name(made, target, base)
 
-    def _planned(self) -> Plan:
+    def _configs(self) -> tuple[str | None, str | None]:
+        return self.target_config, self.base_config
+
+    def _planned(self, read: Reader) -> Plan:
         if self.lr is None:
             raise ValueError("--lr is missing: say the learning rate tuned at the base")
         named = ("scheme", "optimizer", "regime", "eps", "weight_decay", "readout", "aggregation_mult")
         given = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
         made = plan(
-            self._target(),
-            _shape("base", self.base, self.base_config),
+            self._target(read),
+            _shape("base", self.base, self.base_config, read),
             lr=self.lr,
             as_printed=self.as_printed,
             grad_scale=self.grad_scale,
@@ -158,30 +171,43 @@ class PlanCommand:
             tuned_with=_recipe(self.tuned_with),
             **given,
         )
-        return with_notes(made, self.target_config, self.base_config)
+        return with_notes(made, *(None if path is None else read(path) for path in self._configs()))
 
-    def _extended(self, file: str) -> Plan:
+    def _extended(self, file: str, read: Reader) -> Plan:
         """The plan in a file, carried on; flags that the file already answers are refused rather than ignored."""
         open_questions = {"target", "target_config", "recipe", "extend", "json", "by_name", "markdown"}
         for name, default in vars(PlanCommand()).items():
             if name not in open_questions and getattr(self, name) != default:
                 raise ValueError(f"--{name.replace('_', '-')} does not go with --extend: the plan file says it")
-        target = self._target()
-        return with_notes(flags.plan_in(file).extend(target, _recipe(self.recipe)), self.target_config)
+        target = self._target(read)
+        extended = flags.plan_in(file).extend(target, _recipe(self.recipe))
+        return with_notes(extended, None if self.target_config is None else read(self.target_config))
 
-    def _target(self) -> Shape:
-        target = _shape("target", self.target, self.target_config)
+    def _target(self, read: Reader) -> Shape:
+        target = _shape("target", self.target, self.target_config, read)
         if target is None:
             raise ValueError(f"--target.width {_MISSING}, or --target-config")
         return target
 
 
-def _shape(which: str, sizes: Sizes, config: str | None) -> Shape | None:
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A model is thousands of objects that live until the command ends: a search among them all finds no garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _shape(which: str, sizes: Sizes, config: str | None, read: Reader) -> Shape | None:
     given = {name: size for name, size in asdict(sizes).items() if size is not None}
     if config is not None:
         if set(given) - {"inputs"}:
             raise ValueError(f"--{which}-config and --{which}.{next(iter(given)).replace('_', '-')} exclude each other")
-        given = {**_from_file(config).json(), **given}
+        given = {**_shape_in(config, read).json(), **given}
     elif not given:
         return None
     missing = [name for name in asdict(sizes) if name not in given and name != "inputs"]
@@ -193,8 +219,8 @@ def _shape(which: str, sizes: Sizes, config: str | None) -> Shape | None:
         raise ValueError(f"--{which}: {error}") from None
 
 
-def _from_file(path: str) -> Shape:
-    config = read_config(path)
+def _shape_in(path: str, read: Reader) -> Shape:
+    config = read(path)
     try:
         return Shape.from_config(config)
     except ValueError as error:

@@ -20,7 +20,7 @@ from torch import nn
 
 from mssp.apply.description import unwrapped
 from mssp.hf.experts import MoE, moe_layers, numbered_layers
-from mssp.hf.factors import BY_PLAN, FACTOR, LOGITS, attach, detach, factors_for
+from mssp.hf.factors import BY_PLAN, FACTOR, attach, detach, factors_for, is_tied
 from mssp.hf.meta import STORED, config_of
 from mssp.hf.parameters import called, infos_of
 from mssp.hf.probing import GATE_KINDS
@@ -56,11 +56,11 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     model = unwrapped(model)
     _refuse_what_is_not_trained_from_scratch(model)
     base, plan = _stored(model, base, plan)
-    base = None if base is None else _config_of_base(model, base)
+    base, base_shape = (None, None) if base is None else _config_of_base(model, base)
     infos = infos_of(model, base)
     gates = _gates(model, gate)
     factors = list(factors_for(model, gates))
-    fit = _Fit(model, Shape.from_config(model.config), None if base is None else Shape.from_config(base), _tied(model))
+    fit = _Fit(model, Shape.from_config(model.config), base_shape, is_tied(model))
     if plan is not None:  # whatever does not fit is told before anything is changed
         fit(plan)
         for _, by_plan in factors:
@@ -142,7 +142,7 @@ class _Fit:
             raise ValueError(
                 f"the base config is {self.base}, the plan's base is {plan.base}: they must be the same model"
             )
-        if _tied(self.model) != self.tied:
+        if is_tied(self.model) != self.tied:
             then, now = ("was", "is not") if self.tied else ("was not", "is")
             raise ValueError(
                 f"the readout {then} tied to the embedding when the model was adapted, and {now} now: call "
@@ -160,11 +160,6 @@ class _Keeper:
 
     def __call__(self, plan: Plan) -> None:
         _store(self.model, self.base, plan)
-
-
-def _tied(model: nn.Module) -> bool:
-    """Whether the readout is the embedding."""
-    return any(by_plan is LOGITS for _, by_plan in factors_for(model, {}))
 
 
 def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
@@ -185,8 +180,8 @@ def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
         raise ValueError(f"{called(model)} is quantised: {whole} does not hold floating-point numbers")
 
 
-def _config_of_base(model: nn.Module, base: Any) -> Any:
-    """The base's config, once it is sure that it is one of this architecture and does not contradict itself."""
+def _config_of_base(model: nn.Module, base: Any) -> tuple[Any, Shape]:
+    """The base's config and sizes, once it is sure that it is of this architecture and does not contradict itself."""
     read = read_config(base) if isinstance(base, str | Path) else base
     kind = read.get("model_type") if isinstance(read, Mapping) else getattr(read, "model_type", None)
     own = getattr(model.config, "model_type", None)
@@ -195,8 +190,7 @@ def _config_of_base(model: nn.Module, base: Any) -> Any:
     if isinstance(read, Mapping):  # in our words, before a config's own class has its say
         Shape.from_config(read)
     config = config_of(read, like=model)
-    Shape.from_config(config)
-    return config
+    return config, Shape.from_config(config)
 
 
 # -- what travels with a checkpoint -----------------------------------------------------------------------------------

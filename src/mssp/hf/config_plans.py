@@ -6,7 +6,6 @@ Neither torch nor ``transformers`` is needed for this.
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,7 @@ def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
 def with_notes(made: Plan, target: Any, base: Any = None) -> Plan:
     """A plan whose warnings also say what the configs hold that the paper does not cover."""
     before, after = _read(base), _read(target)
-    notes = [] if after is None else outside_the_paper(before, after)
-    return replace(made, warnings=(*made.warnings, *notes))
+    return made if after is None else made.with_warnings(outside_the_paper(before, after))
 
 
 def _read(config: Any) -> Any:

@@ -157,14 +157,18 @@ def numbered_layers(model: nn.Module) -> Iterator[NumberedMoE]:
 
 def moe_layers(model: nn.Module) -> Iterator[FusedMoE]:
     """The MoE layers of a model whose experts are stacked."""
+    clean = name_cleaner(model)  # once: it reads the names of all parameters
     for path, module in model.named_modules():
         if is_fused(module):
-            yield moe_layer(model, path)
+            yield _moe_layer(model, path, clean)
 
 
 def moe_layer(model: nn.Module, path: str) -> FusedMoE:
     """The MoE layer whose experts are the stack at this path."""
-    clean = name_cleaner(model)
+    return _moe_layer(model, path, name_cleaner(model))
+
+
+def _moe_layer(model: nn.Module, path: str, clean: Callable[[str], str]) -> FusedMoE:
     parent = path.rpartition(".")[0]
     router = _router_in(model.get_submodule(parent), clean(parent))
     return FusedMoE(clean(parent), router, FusedExperts.of(model.get_submodule(path), clean(path)))

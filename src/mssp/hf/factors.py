@@ -105,9 +105,14 @@ def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[Factor]:
         writers = stream_writers(block)
         for writer in writers or (block,):
             yield writer, RESIDUAL if writers else UNKNOWN_RESIDUAL
+    if is_tied(model):
+        yield model.get_output_embeddings(), LOGITS  # type: ignore[operator]
+
+
+def is_tied(model: nn.Module) -> bool:
+    """Whether the readout is the embedding."""
     head, lookup = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
-    if head is not None and lookup is not None and head.weight is lookup.weight:
-        yield head, LOGITS
+    return head is not None and lookup is not None and head.weight is lookup.weight
 
 
 def _relative(which: Literal["aggregation", "residual", "tied_readout"], plan: Plan) -> float:

@@ -104,7 +104,7 @@ def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
     multipliers_of(model, plan)  # which refuses a plan for another model, or from another base
     kinds = {module.__dict__.get("gate_kind") for module in model.modules()}
     if RENORMALISED in kinds and RENORMALISED_NOTE not in plan.warnings:  # measured: no config says so of every family
-        plan = replace(plan, warnings=(*plan.warnings, RENORMALISED_NOTE))
+        plan = plan.with_warnings([RENORMALISED_NOTE])
     factors = dict.fromkeys(
         f"× {number(by_plan.value(plan))}  {for_all_blocks(path)}  ({by_plan.what})"
         for path, module in model.named_modules()

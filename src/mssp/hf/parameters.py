@@ -15,7 +15,7 @@ from torch import nn
 from mssp.apply.description import name_cleaner
 from mssp.hf.experts import FusedExperts, is_fused
 from mssp.hf.meta import config_of, on_meta
-from mssp.hf.probing import neutral_gain
+from mssp.hf.probing import NeutralGains
 from mssp.hf.vocabulary import Place, for_all_blocks, info_of
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import GAINS
@@ -24,21 +24,22 @@ from mssp.planning.rules import GAINS
 def infos_of(model: nn.Module, base: Any = None) -> dict[str, ParamInfo]:
     """What every parameter of a model is, by its clean name, with its sides at the base where a base is given."""
     clean = name_cleaner(model)
-    shapes = {clean(name): tuple(each.shape) for name, each in model.named_parameters(remove_duplicate=False)}
-    trainable = {clean(name) for name, each in model.named_parameters(remove_duplicate=False) if each.requires_grad}
+    held = {clean(name): each for name, each in model.named_parameters(remove_duplicate=False)}
+    shapes = {name: tuple(each.shape) for name, each in held.items()}
     stacks = dict(_stacks(model, clean))
     infos, unknown = {}, []
     for name, shape in shapes.items():
         found = stacks.get(name) or info_of(name, shape)
         if found is not None:
             infos[name] = found
-        elif name in trainable:
+        elif held[name].requires_grad:
             unknown.append(f"{for_all_blocks(name)} {shape}")
     if unknown:
         raise ValueError(f"{called(model)} has parameters that are not understood: {', '.join(dict.fromkeys(unknown))}")
     at_base = None if base is None else _Base.of(model, base)
     head = _head_size(model)
-    return {name: _fitted(model, name, shapes, info, at_base, head) for name, info in infos.items()}
+    neutral = NeutralGains()
+    return {name: _fitted(model, name, shapes, info, at_base, head, neutral) for name, info in infos.items()}
 
 
 def _stacks(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[str, ParamInfo]]:
@@ -55,6 +56,7 @@ def _fitted(
     info: ParamInfo,
     base: _Base | None,
     head: int | None,
+    neutral: NeutralGains,
 ) -> ParamInfo:
     """A description with what this model adds to the vocabulary's: where gains start, which sides the base has."""
     before = None if base is None else base.shape_of(name)
@@ -68,18 +70,14 @@ def _fitted(
         info = replace(info, role="norm") if grows or over_heads else info
     if info.role in GAINS and name.endswith(".weight"):
         owner = model.get_submodule(name.rpartition(".")[0])
-        info = replace(info, start=_neutral(owner, name))
+        start = neutral(owner, name)
+        info = replace(info, start=None if start == 1.0 else start)
     if info.role == "hidden" and before is not None and info.base_fan_in is None:
         sides = info.fitted(name, before, info.tied_as)
         info = replace(info, base_fan_in=sides.fan_in, base_fan_out=sides.fan_out)
     elif info.role == "hidden" and before is not None:  # a kernel of fixed size on channels that grow
         info = replace(info, base_fan_out=before[0])
     return info
-
-
-def _neutral(norm: nn.Module, name: str) -> float | None:
-    start = neutral_gain(norm, name)
-    return None if start == 1.0 else start
 
 
 def _head_size(model: nn.Module) -> int | None:

@@ -34,6 +34,51 @@ def neutral_gain(norm: nn.Module, name: str) -> float:
     raise ValueError(f"{name} multiplies neither by its weight nor by 1 + weight, and where to start it is not known")
 
 
+class NeutralGains:
+    """The neutral gains of many norms: those that cannot but compute the same are run once.
+
+    Two norms share a run where their class, the names, shapes and types of their tensors and every attribute agree:
+    plain values by value, other objects only where both norms hold the very same one. A norm with hooks, or with
+    modules inside, is always run itself.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, float] = {}
+
+    def __call__(self, norm: nn.Module, name: str) -> float:
+        state = _state(norm)
+        if state is None:
+            return neutral_gain(norm, name)
+        if state not in self._known:
+            self._known[state] = neutral_gain(norm, name)
+        return self._known[state]
+
+
+def _state(module: nn.Module) -> Any:
+    """All that a module's forward pass depends on, but for the numbers in its tensors; None where more has a say."""
+    if module._modules or any(held for name, held in vars(module).items() if name.endswith("_hooks")):
+        return None
+    tensors = [*module._parameters.items(), *module._buffers.items()]
+    return (
+        type(module),
+        *((name, None if held is None else (tuple(held.shape), held.dtype)) for name, held in tensors),
+        *((name, _comparable(held)) for name, held in vars(module).items() if name not in _TORCHS_OWN),
+    )
+
+
+# What every module has: tensors and hooks are looked at by themselves, and the rest decides what is saved.
+_TORCHS_OWN = frozenset(vars(nn.Module())) - {"training"}
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+
+
+def _comparable(held: object) -> Any:
+    if isinstance(held, _PLAIN):
+        return type(held), held
+    if isinstance(held, tuple):
+        return type(held), *map(_comparable, held)
+    return id(held)
+
+
 @dataclass(frozen=True)
 class Gates:
     """How a router makes gates.

@@ -224,6 +224,12 @@ class Plan:
             aggregation_mult=positive("aggregation_mult", aggregation_mult),
         )
 
+    def with_warnings(self, more: Iterable[str]) -> Plan:
+        """The same plan with more to be warned of; its numbers, once computed, stay."""
+        warned = replace(self, warnings=(*self.warnings, *more))
+        vars(warned).update({"roles": self.roles} if "roles" in vars(self) else {})
+        return warned
+
     def json(self) -> str:
         return document.dumps(self)
 
