@@ -70,7 +70,10 @@ def described_parameters(model: nn.Module, claims: Claims | None = None) -> list
     if complaints:
         raise ValueError(f"every trainable parameter needs exactly one role: {'; '.join(complaints)}")
     siblings = Counter(info.tied_as for info, _ in described if info.tied_as)
-    return [(replace(info, experts=siblings.get(info.tied_as, info.experts)), each) for info, each in described]
+    return [
+        (replace(info, experts=siblings[info.tied_as]) if info.tied_as else info, parameter)
+        for info, parameter in described
+    ]
 
 
 def _trainable(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[list[str], nn.Parameter]]:
@@ -102,9 +105,13 @@ def name_cleaner(model: nn.Module) -> Callable[[str], str]:
     >>> name_cleaner(wrapped)("module._orig_mod.weight")
     'weight'
     """
-    split = [_without_wrappers(name) for name, _ in model.named_parameters(remove_duplicate=False)]
+
+    def in_front_of_all(at: int) -> bool:  # of a model without wrappers the first name answers
+        split = (_without_wrappers(name) for name, _ in model.named_parameters(remove_duplicate=False))
+        return all(len(parts) > at + 1 and parts[at] == _IN_FRONT for parts in split)
+
     in_front = 0
-    while split and all(len(parts) > in_front + 1 and parts[in_front] == _IN_FRONT for parts in split):
+    while any(True for _ in model.parameters()) and in_front_of_all(in_front):
         in_front += 1
 
     def clean(name: str) -> str:
@@ -193,7 +200,7 @@ def _checked(claims: Claims | None) -> Claims:
 def _claimed_by_modules(model: nn.Module, clean: Callable[[str], str]) -> dict[str, ParamInfo]:
     found: dict[str, ParamInfo] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, DescribesItself):
+        if hasattr(module, "param_infos") and isinstance(module, DescribesItself):  # protocols are slow to say no
             for local, info in module.param_infos().items():
                 name = clean(f"{prefix}.{local}" if prefix else local)
                 # A wrapper that forwards attributes says the same as the module inside it.
@@ -225,7 +232,7 @@ def planned_multipliers(model: nn.Module, plan: Plan) -> Iterator[tuple[object, 
     """Every factor of the forward pass that the plan sets: the module, its path, the attribute's name, the value."""
     clean = name_cleaner(model)
     for path, module in model.named_modules():
-        if isinstance(module, Multiplies):
+        if hasattr(module, "plan_multipliers") and isinstance(module, Multiplies):
             prefix = clean(path)
             for name, factor in module.plan_multipliers(plan).items():
                 yield module, f"{prefix}." if prefix else "", name, factor

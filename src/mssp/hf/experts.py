@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -68,13 +69,10 @@ class FusedExperts:
         """What the tensors are, by their local names."""
         rows = ("(out 2)" if self.interleaved else "(2 out)") if self.gated else "out"
         first, second = (f"in {rows}", "in out") if self.inputs_first else (f"{rows} in", "out in")
-        infos = {
-            self.first: ParamInfo("expert_in", layout=first, expert_axis=0),
-            self.second: ParamInfo("expert_out", layout=second, expert_axis=0),
-        }
+        infos = {self.first: _stack("expert_in", first), self.second: _stack("expert_out", second)}
         if self.biased:
-            infos[f"{self.first}_bias"] = ParamInfo("expert_in_bias", layout=rows, expert_axis=0)
-            infos[f"{self.second}_bias"] = ParamInfo("expert_out_bias", layout="out", expert_axis=0)
+            infos[f"{self.first}_bias"] = _stack("expert_in_bias", rows)
+            infos[f"{self.second}_bias"] = _stack("expert_out_bias", "out")
         return infos
 
     def parts(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
@@ -105,6 +103,11 @@ class FusedExperts:
             pre = torch.stack(pre.chunk(2, -1), -1).flatten(-2)
         activation: Callable[[Tensor], Tensor] = getattr(self.module, "_apply_gate" if self.gated else "act_fn")
         return activation(pre)
+
+
+@cache  # the layers of a model are alike
+def _stack(role: str, layout: str) -> ParamInfo:
+    return ParamInfo(role, layout=layout, expert_axis=0)
 
 
 @dataclass(frozen=True)

@@ -70,11 +70,11 @@ def _fitted(
         info = replace(info, role="norm") if grows or over_heads else info
     if info.role in GAINS and name.endswith(".weight"):
         owner = model.get_submodule(name.rpartition(".")[0])
-        start = neutral(owner, name)
-        info = replace(info, start=None if start == 1.0 else start)
-    if info.role == "hidden" and before is not None and info.base_fan_in is None:
-        sides = info.fitted(name, before, info.tied_as)
-        info = replace(info, base_fan_in=sides.fan_in, base_fan_out=sides.fan_out)
+        found = neutral(owner, name)
+        start = None if found == 1.0 else found
+        info = info if info.start == start else replace(info, start=start)
+    if info.role == "hidden" and base is not None and before is not None and info.base_fan_in is None:
+        info = base.with_sides(info, name, before)
     elif info.role == "hidden" and before is not None:  # a kernel of fixed size on channels that grow
         info = replace(info, base_fan_out=before[0])
     return info
@@ -95,6 +95,8 @@ class _Base:
         for name, shape in shapes.items():
             place = Place.of(name)
             self._by_block.setdefault(for_all_blocks(place.local), {})[place.block] = shape
+        self._shapes = {local: set(blocks.values()) for local, blocks in self._by_block.items()}
+        self._with_sides: dict[tuple[ParamInfo, tuple[int, ...]], ParamInfo] = {}
 
     @classmethod
     def of(cls, model: nn.Module, base: Any) -> _Base:
@@ -104,15 +106,25 @@ class _Base:
     def shape_of(self, name: str) -> tuple[int, ...]:
         """The shape of a parameter at the base: of the same block, or of any where all blocks agree."""
         place = Place.of(name)
-        blocks = self._by_block.get(for_all_blocks(place.local))  # whichever expert it is
+        local = for_all_blocks(place.local)  # whichever expert it is
+        blocks = self._by_block.get(local)
         if blocks is None:
             raise ValueError(f"the base has no {for_all_blocks(name)}: base and target must be of one architecture")
-        shapes = set(blocks.values())
-        if len(shapes) > 1 and place.block not in blocks:
+        if place.block in blocks:
+            return blocks[place.block]
+        if len(self._shapes[local]) > 1:
             raise ValueError(
                 f"{name} has no partner at the base: there {place.local} has sizes of its own in each block"
             )
-        return blocks[place.block] if place.block in blocks else shapes.pop()
+        return next(iter(self._shapes[local]))
+
+    def with_sides(self, info: ParamInfo, name: str, shape: tuple[int, ...]) -> ParamInfo:
+        """A description with the sides that a shape at the base says; of blocks that are alike, found out once."""
+        key = info, shape
+        if key not in self._with_sides:
+            sides = info.fitted(name, shape, info.tied_as)
+            self._with_sides[key] = replace(info, base_fan_in=sides.fan_in, base_fan_out=sides.fan_out)
+        return self._with_sides[key]
 
 
 def checkpoint_infos(shapes: Mapping[str, tuple[int, ...]], config: Any, base: Any = None) -> dict[str, ParamInfo]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from mssp._numbers import positive_int
@@ -118,6 +119,11 @@ def parse_layout(layout: str) -> list[tuple[str, int]]:
     """
     if not isinstance(layout, str):
         raise ValueError(f"layout must be a text such as 'out in', got {layout!r}")
+    return list(_axes(layout))
+
+
+@cache  # a model has thousands of parameters, and a handful of layouts
+def _axes(layout: str) -> tuple[tuple[str, int], ...]:
     axes = []
     for part in re.findall(r"\([^)]*\)|\S+", layout):
         match = _LAYOUT_AXES.fullmatch(part)
@@ -129,7 +135,7 @@ def parse_layout(layout: str) -> list[tuple[str, int]]:
     ends = ["out" if side == "out" else "in" for side, _ in axes]
     if not axes or len(set(ends)) < len(ends):
         raise ValueError(f"layout {layout!r} must name an input axis, an output axis, or one of each")
-    return axes
+    return tuple(axes)
 
 
 Dims = Mapping[str, float]

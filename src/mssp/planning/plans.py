@@ -164,15 +164,19 @@ class Plan:
         A side whose size at the base is not given (``base_fan_in``) is taken to grow as its role's does.
         """
         infos = list(infos)
+        alike: dict[tuple[Any, ...], ParamInfo] = {}  # the first with its sides: a deep model has many of each
         for info in infos:
+            alike.setdefault(_sides(info), info)
+        for info in alike.values():
             check_fits(info, self.target)
-        found = {}
-        for info in infos:
-            rule = self.rule(info.role)
-            target, base, usual = own_dims(info, self.target, self.base, rule.symbols)
-            values = self._values(rule, target, base)
-            found[info.name] = values if usual else replace(values, source="derived")
-        return found
+        values = {sides: self._own_values(info) for sides, info in alike.items()}
+        return {info.name: values[_sides(info)] for info in infos}
+
+    def _own_values(self, info: ParamInfo) -> Values:
+        rule = self.rule(info.role)
+        target, base, usual = own_dims(info, self.target, self.base, rule.symbols)
+        values = self._values(rule, target, base)
+        return values if usual else replace(values, source="derived")
 
     # -- multipliers of the forward pass ------------------------------------------------------------------------------
 
@@ -344,6 +348,11 @@ def _warned(made: Plan) -> Plan:
     for message in found:
         warnings.warn(message, PlanWarning, stacklevel=3)
     return made
+
+
+def _sides(info: ParamInfo) -> tuple[Any, ...]:
+    """All that the numbers of a parameter depend on."""
+    return info.role, info.experts, info.fan_in, info.fan_out, info.base_fan_in, info.base_fan_out
 
 
 def _from_settings(read: Mapping[str, Any]) -> Plan:
