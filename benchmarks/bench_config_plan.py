@@ -29,7 +29,6 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM  # noqa: F401 (loads them now)
 
-import mssp.hf
 from mssp.cli import main as mssp_main
 
 PER_LAYER, OUTSIDE = 11, 3
@@ -115,7 +114,9 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, nargs="+", default=[500, 1000, 2000])
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
-    print(f"transformers {transformers.__version__}, torch {torch.__version__}; milliseconds, medians of {given.repeats}")
+    print(
+        f"transformers {transformers.__version__}, torch {torch.__version__}; milliseconds, medians of {given.repeats}"
+    )
     print(f"{'parameters':>10}" + "".join(f"{name:>12}" for name in COLUMNS) + f"{'all but probing':>18}")
     for wanted in given.parameters:
         depth = max(1, round((wanted - OUTSIDE) / PER_LAYER))

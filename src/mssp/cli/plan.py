@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mssp.cli import flags, progress
 from mssp.hf.config_plans import with_notes
 from mssp.planning import table
-from mssp.planning.configs import read_config
+from mssp.planning.configs import FAMILY, read_config
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning, Recipe
 from mssp.planning.shape import Shape
@@ -124,7 +124,7 @@ class PlanCommand:
             print(f"mssp: warning: {warning}", file=sys.stderr)
         if self.by_name:
             if named is None:
-                raise ValueError(f"{self.target_config} names no model_type, or transformers is missing: mssp[hf]")
+                raise ValueError(f"{self.target_config} names no {FAMILY}, or transformers is missing: mssp[hf]")
             print(json.dumps(named.json(), indent=1, ensure_ascii=False))
         elif self.json:
             print(made.json())
@@ -136,7 +136,7 @@ class PlanCommand:
 
     def _by_name(self, made: Plan, read: Reader) -> ByName | None:
         """The plan by the names of parameters, where a config says what model it is for."""
-        if self.target_config is None or "model_type" not in read(self.target_config):
+        if self.target_config is None or FAMILY not in read(self.target_config):
             return None
         try:
             import transformers  # noqa: F401

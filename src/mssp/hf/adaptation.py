@@ -5,7 +5,7 @@
     optimizer = torch.optim.AdamW(mssp.param_groups(model, plan))
 
 What the parameters are is found in ``parameters``, how routers make gates by running them once (``probing``), and where
-factors go in ``model_factors``. What is not understood is refused by name before anything is changed.
+factors go in ``factors``. What is not understood is refused by name before anything is changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from mssp.hf.factors import BY_PLAN, FACTOR, attach, detach, factors_for, is_tie
 from mssp.hf.meta import STORED, config_of
 from mssp.hf.parameters import called, infos_of
 from mssp.hf.probing import GATE_KINDS
-from mssp.planning.configs import entries_of, read_config
+from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, QUANTISED
+from mssp.planning.configs import QUANTIZATION, entries_of, family_of, read_config
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan
 from mssp.planning.shape import Shape
@@ -166,14 +167,14 @@ def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "to_dict"):
         raise ValueError(f"{type(model).__name__} is no model of transformers: describe it by claims (mssp.describe)")
-    if hasattr(model, "peft_config") or any("lora_" in name for name, _ in model.named_modules()):
+    if hasattr(model, ADAPTERS) or any(ADAPTER_MODULE in name for name, _ in model.named_modules()):
         raise ValueError(
             f"{called(model)} carries adapters (LoRA): plans are for models trained from scratch, not for fine-tuning"
         )
-    if getattr(model, "is_quantized", False) or getattr(config, "quantization_config", None) is not None:
+    if getattr(model, QUANTISED, False) or getattr(config, QUANTIZATION, None) is not None:
         raise ValueError(
             f"{called(model)} is quantised: plans are for models trained from scratch, in floating point (if its "
-            "weights are not, delete quantization_config from its config)"
+            f"weights are not, delete {QUANTIZATION} from its config)"
         )
     whole = next((name for name, each in model.named_parameters() if not each.is_floating_point()), None)
     if whole is not None:
@@ -183,8 +184,7 @@ def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
 def _config_of_base(model: nn.Module, base: Any) -> tuple[Any, Shape]:
     """The base's config and sizes, once it is sure that it is of this architecture and does not contradict itself."""
     read = read_config(base) if isinstance(base, str | Path) else base
-    kind = read.get("model_type") if isinstance(read, Mapping) else getattr(read, "model_type", None)
-    own = getattr(model.config, "model_type", None)
+    kind, own = family_of(read), family_of(model.config)
     if kind not in (None, own):
         raise ValueError(f"the base is a {kind}, the model a {own}: base and target must be of one architecture")
     if isinstance(read, Mapping):  # in our words, before a config's own class has its say

@@ -16,17 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from mssp.apply.description import name_cleaner
+from mssp.hf import vocabulary as words
 from mssp.hf.probing import Gates, gates_of
 from mssp.nn.experts.paths import ExpertWeights
 from mssp.planning.parameter import ParamInfo
 
-_ROUTERS = ("gate", "router")  # what a router is called beside its experts
-_FLAGS = ("num_experts", "has_gate", "has_bias", "is_transposed", "is_concatenated")
-
 
 def is_fused(module: nn.Module) -> bool:
     """Whether a module keeps its experts as stacked tensors and says how."""
-    return all(hasattr(module, flag) for flag in _FLAGS)
+    return all(hasattr(module, flag) for flag in words.STACK_FLAGS)
 
 
 @dataclass(frozen=True)
@@ -45,11 +43,10 @@ class FusedExperts:
     @classmethod
     def of(cls, module: nn.Module, name: str) -> FusedExperts:
         """The flags of a module; ``name`` is for the refusal of what no role covers."""
-        if getattr(module, "has_post_expert_norm", False):
+        if getattr(module, words.NORM_AFTER_EXPERT, False):
             raise ValueError(f"{name} has a norm after each expert, for which there is no rule")
-        gated = bool(module.has_gate)
-        interleaved = gated and not module.is_concatenated
-        found = cls(module, gated, bool(module.has_bias), bool(module.is_transposed), interleaved)
+        gated, biased, inputs_first, in_halves = (bool(getattr(module, flag)) for flag in words.STACK_FLAGS[1:])
+        found = cls(module, gated, biased, inputs_first, interleaved=gated and not in_halves)
         expected = set(found.infos())
         held = set(dict(module.named_parameters()))
         if held != expected:
@@ -59,11 +56,11 @@ class FusedExperts:
 
     @property
     def first(self) -> str:
-        return "gate_up_proj" if self.gated else "up_proj"
+        return words.GATED_FIRST if self.gated else words.PLAIN_FIRST
 
     @property
     def second(self) -> str:
-        return "down_proj"
+        return words.SECOND
 
     def infos(self) -> dict[str, ParamInfo]:
         """What the tensors are, by their local names."""
@@ -71,15 +68,15 @@ class FusedExperts:
         first, second = (f"in {rows}", "in out") if self.inputs_first else (f"{rows} in", "out in")
         infos = {self.first: _stack("expert_in", first), self.second: _stack("expert_out", second)}
         if self.biased:
-            infos[f"{self.first}_bias"] = _stack("expert_in_bias", rows)
-            infos[f"{self.second}_bias"] = _stack("expert_out_bias", "out")
+            infos[_bias_of(self.first)] = _stack("expert_in_bias", rows)
+            infos[_bias_of(self.second)] = _stack("expert_out_bias", "out")
         return infos
 
     def parts(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
         """Views of one stack as the matrices it is made of: gate and up where both lie in it."""
-        if name not in (self.first, f"{self.first}_bias") or not self.gated:
+        if name not in (self.first, _bias_of(self.first)) or not self.gated:
             return {"": tensor}
-        axis = 1 if name.endswith("_bias") or not self.inputs_first else 2
+        axis = 1 if name != self.first or not self.inputs_first else 2
         half = tensor.shape[axis] // 2
         if self.interleaved:
             index = [slice(None)] * axis
@@ -94,15 +91,20 @@ class FusedExperts:
         w_out = held[self.second] if self.inputs_first else held[self.second].mT
         if not self.biased:
             return ExpertWeights(w_in.contiguous(), w_out.contiguous())
-        b_in = torch.cat(list(self.parts(f"{self.first}_bias", held[f"{self.first}_bias"]).values()), 1)
-        return ExpertWeights(w_in.contiguous(), w_out.contiguous(), b_in, held[f"{self.second}_bias"])
+        b_in = torch.cat(list(self.parts(_bias_of(self.first), held[_bias_of(self.first)]).values()), 1)
+        return ExpertWeights(w_in.contiguous(), w_out.contiguous(), b_in, held[_bias_of(self.second)])
 
     def hidden(self, pre: Tensor) -> Tensor:
         """What the module makes of its first layer's outputs, given in our order [..., G]: its own activation."""
         if self.interleaved:
             pre = torch.stack(pre.chunk(2, -1), -1).flatten(-2)
-        activation: Callable[[Tensor], Tensor] = getattr(self.module, "_apply_gate" if self.gated else "act_fn")
+        called = words.GATED_ACTIVATION if self.gated else words.PLAIN_ACTIVATION
+        activation: Callable[[Tensor], Tensor] = getattr(self.module, called)
         return activation(pre)
+
+
+def _bias_of(stack: str) -> str:
+    return stack + words.BIAS_SUFFIX
 
 
 @cache  # the layers of a model are alike
@@ -153,7 +155,7 @@ def numbered_layers(model: nn.Module) -> Iterator[NumberedMoE]:
     """The MoE layers of a model whose experts are modules of their own."""
     clean = name_cleaner(model)
     for path, module in model.named_modules():
-        if path.rpartition(".")[2] == "experts" and isinstance(module, nn.ModuleList):
+        if path.rpartition(".")[2] in words.names().expert_lists and isinstance(module, nn.ModuleList):
             parent = path.rpartition(".")[0]
             yield NumberedMoE(clean(parent), _router_in(model.get_submodule(parent), clean(parent)), tuple(module))
 
@@ -178,8 +180,8 @@ def _moe_layer(model: nn.Module, path: str, clean: Callable[[str], str]) -> Fuse
 
 
 def _router_in(block: nn.Module, name: str) -> nn.Module:
-    routers = [child for called, child in block.named_children() if called in _ROUTERS]
+    routers = [child for called, child in block.named_children() if called in words.names().routers]
     if len(routers) != 1:
-        called = " or ".join(_ROUTERS)
+        called = " or ".join(words.names().routers)
         raise ValueError(f"{name} has {len(routers)} routers called {called} beside its experts, not one")
     return routers[0]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from mssp.hf.probing import SIGMOID
+from mssp.hf.vocabulary import names
 from mssp.planning.plans import Plan
 
 if TYPE_CHECKING:
@@ -84,15 +85,6 @@ def factor_of(module: nn.Module) -> float:
     return factor
 
 
-# What writes to the stream in a block: attention, dense layers and experts, or the norm that stands after one of them.
-_ATTENTIONS = ("self_attn", "linear_attn")
-_MLPS = ("mlp", "block_sparse_moe", "feed_forward", "shared_mlp")
-_AFTER_ATTENTION = ("post_self_attn_layernorm",)
-_AFTER_MLP = ("post_mlp_layernorm", "post_feedforward_layernorm")
-_BEFORE_MLP = ("pre_mlp_layernorm", "pre_feedforward_layernorm")
-_EITHER = "post_attention_layernorm"  # before the dense layers in most families, after attention in some
-_FIRST = "input_layernorm"
-
 Factor = tuple[nn.Module, FromPlan]
 
 
@@ -143,7 +135,7 @@ LOGITS = FromPlan("tied readout", partial(_relative, "tied_readout"))
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
     for path, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and path.rpartition(".")[2] == "layers":
+        if isinstance(module, nn.ModuleList) and path.rpartition(".")[2] in names().blocks:
             yield from module
 
 
@@ -153,12 +145,17 @@ def stream_writers(block: nn.Module) -> tuple[nn.Module, ...]:
     With all of them multiplied by zero the block is the identity, which the tests hold every family to.
     """
     parts = {name: child for name, child in block.named_children() if any(True for _ in child.parameters())}
-    if not set(parts) <= {*_ATTENTIONS, *_MLPS, *_AFTER_ATTENTION, *_AFTER_MLP, *_BEFORE_MLP, _EITHER, _FIRST}:
+    words = names()
+    if not set(parts) <= words.parts_of_blocks:
         return ()
-    another_before_mlp = any(name in parts for name in _BEFORE_MLP)
-    after_attention = (*_AFTER_ATTENTION, *((_EITHER,) if another_before_mlp or _FIRST not in parts else ()))
+    another_before_mlp = any(name in parts for name in words.norms_before_mlp)
+    one_before_attention = any(name in parts for name in words.norms_before_attention)
+    either = words.norms_of_either if another_before_mlp or not one_before_attention else ()
     found = []
-    for written, norms in ((_ATTENTIONS, after_attention), (_MLPS, _AFTER_MLP)):
+    for written, norms in (
+        (words.attentions, (*words.norms_after_attention, *either)),
+        (words.mlps, words.norms_after_mlp),
+    ):
         after = [parts[name] for name in norms if name in parts]
         found += after or [parts[name] for name in written if name in parts]
     return tuple(found)

@@ -11,11 +11,7 @@ from mssp.apply.description import name_cleaner, unwrapped
 from mssp.hf.adaptation import release
 from mssp.hf.factors import BY_PLAN, FACTOR, LOGITS, FromPlan, factor_of
 from mssp.hf.probing import neutral_gain
-from mssp.hf.vocabulary import Place
-
-# The last matrices of attention, of dense layers and of experts: what a module returns is linear in them.
-_FINAL_NORMS = frozenset({"norm", "norm_f", "final_layernorm"})
-_LAST = frozenset({"o_proj", "out_proj", "down_proj", "output_linear", "w2"})
+from mssp.hf.vocabulary import BIAS_SUFFIX, Place, names
 
 
 def fold(model: nn.Module) -> None:
@@ -47,7 +43,7 @@ def _behind(model: nn.Module, module: nn.Module, name: str) -> Iterator[tuple[nn
     if isinstance(by_plan, FromPlan) and by_plan.what == LOGITS.what:
         # Of a readout that is the embedding, the norm before it takes the factor: lookups stay what they are.
         for path, each in model.named_modules():
-            if Place.of(f"{path}.weight").block is None and path.rpartition(".")[2] in _FINAL_NORMS:
+            if Place.of(f"{path}.weight").block is None and path.rpartition(".")[2] in names().final_norms:
                 yield from _behind(model, each, path)
     elif "weight" in module._parameters:  # a norm, or a matrix by itself
         for local, parameter in module.named_parameters(recurse=False):
@@ -56,6 +52,6 @@ def _behind(model: nn.Module, module: nn.Module, name: str) -> Iterator[tuple[nn
     else:
         for local, parameter in module.named_parameters():
             owner, _, kind = local.rpartition(".")
-            last = owner.rpartition(".")[2] if kind in ("weight", "bias") else kind.removesuffix("_bias")
-            if last in _LAST:
+            last = owner.rpartition(".")[2] if kind in ("weight", "bias") else kind.removesuffix(BIAS_SUFFIX)
+            if last in names().last_matrices:
                 yield parameter, 0.0

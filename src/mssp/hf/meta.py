@@ -9,18 +9,16 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from mssp.planning.configs import entries_of, read_config
+from mssp.planning.configs import FAMILY, NOT_SIZES, entries_of, family_of, read_config
 
 STORED = "mssp"  # the entry of a model's config that travels with its checkpoints
 Made = TypeVar("Made")
-# What a config holds that no plan depends on, and that would need packages or weights to be built.
-_NOT_SIZES = ("transformers_version", "model_type", "quantization_config", "_attn_implementation", STORED)
 _LONGEST = 200  # of what is quoted
 
 
 def config_of(given: Any, like: nn.Module | None = None) -> Any:
     """A config object from what people have: itself, a mapping, a folder, or the path of a ``config.json``."""
-    if hasattr(given, "to_dict") and hasattr(given, "model_type"):
+    if hasattr(given, "to_dict") and hasattr(given, FAMILY):
         return given
     if isinstance(given, str | Path):
         given = read_config(given)
@@ -28,12 +26,12 @@ def config_of(given: Any, like: nn.Module | None = None) -> Any:
         given = entries_of(given)
     else:
         raise ValueError(f"a base is a config, a mapping, a folder or a config.json, got a {type(given).__name__}")
-    known = {key: value for key, value in given.items() if key not in _NOT_SIZES}
+    known = {key: value for key, value in given.items() if key not in (*NOT_SIZES, STORED)}
     if like is not None:
         return _made(type(like.config), known)
     from transformers import CONFIG_MAPPING
 
-    kind = given.get("model_type")
+    kind = family_of(given)
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise ValueError(f"the config's model_type {kind!r} is not one that transformers knows")
     return _made(CONFIG_MAPPING[kind], known)

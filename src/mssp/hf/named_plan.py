@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,7 @@ from mssp.hf.adaptation import adapt
 from mssp.hf.factors import BY_PLAN, FromPlan
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import RENORMALISED
-from mssp.hf.vocabulary import Place, for_all_blocks
+from mssp.hf.vocabulary import Place, for_all_blocks, for_blocks
 from mssp.planning.configs import RENORMALISED_NOTE
 from mssp.planning.document import document
 from mssp.planning.parameter import OWN, ParamInfo
@@ -123,7 +122,7 @@ def _with_blocks(pattern: str, names: Sequence[str]) -> str:
         else:
             runs.append([each])
     text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return re.sub(r"(?<=layers\.)\*", text, pattern, count=1)
+    return for_blocks(pattern, text)
 
 
 def _start(each: Named) -> str:

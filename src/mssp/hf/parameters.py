@@ -1,6 +1,6 @@
 """What every parameter of a Hugging Face model is: by its name, by the flags of its class, beside the base's.
 
-The vocabulary (``names``) and the classes of experts (``fused_experts``) say what a parameter is. The model itself says
+The vocabulary and the classes of experts (``experts``) say what a parameter is. The model itself says
 where its gains are neutral, and the model that was tuned, built on the meta device, which sides have grown.
 """
 
@@ -16,7 +16,8 @@ from mssp.apply.description import name_cleaner
 from mssp.hf.experts import FusedExperts, is_fused
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import NeutralGains
-from mssp.hf.vocabulary import Place, for_all_blocks, info_of
+from mssp.hf.vocabulary import Place, for_all_blocks, info_of, names
+from mssp.planning.configs import family_of
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import GAINS
 
@@ -62,9 +63,7 @@ def _fitted(
     before = None if base is None else base.shape_of(name)
     if info.role == "qk_norm":
         grows = before is not None and before != shapes[name]
-        # Queries and keys have norms of one kind, and with a single key head only the queries' tells which.
-        of_queries = shapes.get(name.replace("k_norm", "q_norm"), shapes[name])
-        over_heads = name.endswith(("q_norm.weight", "k_norm.weight")) and of_queries != (head,)
+        over_heads = _of_queries(name, shapes) not in (None, (head,))
         if over_heads and head is None:
             raise ValueError(f"{name} {shapes[name]}: heads have several sizes, and whether it is of one is not known")
         info = replace(info, role="norm") if grows or over_heads else info
@@ -80,9 +79,20 @@ def _fitted(
     return info
 
 
+def _of_queries(name: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape of the queries' norm beside a norm of queries or keys; None for other norms.
+
+    Both are of one kind, and with a single key head only the queries' tells which.
+    """
+    for queries, keys in names().norms_of_queries_and_keys:
+        if name.endswith((f"{queries}.weight", f"{keys}.weight")):
+            return shapes.get(name.replace(keys, queries), shapes[name])
+    return None
+
+
 def _head_size(model: nn.Module) -> int | None:
     """The size of an attention head, as the attention modules have it."""
-    found = {getattr(module, "head_dim", None) for module in model.modules()}
+    found = {getattr(module, name, None) for module in model.modules() for name in names().head_sizes}
     sizes = [size for size in found if isinstance(size, int)]
     return sizes[0] if len(sizes) == 1 else None
 
@@ -144,5 +154,5 @@ def checkpoint_infos(shapes: Mapping[str, tuple[int, ...]], config: Any, base: A
 
 def called(model: nn.Module) -> str:
     """A model in words."""
-    kind = getattr(getattr(model, "config", None), "model_type", None)
+    kind = family_of(getattr(model, "config", None))
     return type(model).__name__ + (f" (model_type '{kind}')" if kind else "")

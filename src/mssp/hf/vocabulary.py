@@ -1,21 +1,84 @@
-"""What the parameters of Hugging Face models are called, and what they are: a vocabulary, and nothing beyond it.
+"""What Hugging Face models call their parts: a vocabulary as plain data, and how a name is read with it.
 
 Some sixty families share a few dozen names. A name that is not here is not understood, and the model that has it is
-refused by that name; a new family is taught by a new line. Stacks of experts are not here: their class says what they
-are (``fused_experts``).
+refused by that name. Stacks of experts need no names: their class says what they are (``STACK_FLAGS``).
+
+Adding a family
+---------------
+1. Here: write one ``Names`` with what the family calls its parts, where no other family has the word yet, and put it
+   into ``ENTRIES``. Its fields say which words are needed: the modules of a block (which of them write to the residual
+   stream decides where factors go), the router, and every parameter with its role. A block with a part that no field
+   names has no known structure: it can then be planned at the base's depth alone.
+2. In ``mssp.planning.configs``, where its configs have keys of their own: a word in ``_SIZES`` for each, and the
+   family in ``_SHARES_OF_ONE`` if its gates sum to one without a flag that says so.
+3. In ``tests/hf/tiny_models.py``: its sizes in ``FAMILIES``, for which the tests of all families then run. What a
+   router does and where gains are neutral is nobody's word: both are found out by running the modules.
+
+``tests/hf/test_new_family.py`` follows these steps for a family that does not exist.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
 
 from mssp.planning.parameter import OWN, ParamInfo
 
-# Names inside a block, after "layers.<number>."
-_MOE = r"(?:mlp|block_sparse_moe|feed_forward)"
-_FFN = rf"(?:{_MOE}|{_MOE}\.shared_experts?|shared_mlp)"
-_EXPERT = rf"{_MOE}\.experts\.\d+"
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """Words that belong together, by what they are the names of. Patterns are regular expressions for whole names.
+
+    Args:
+        trunks: what stands in front of the names of all parameters, where the model is wrapped into a larger one.
+        blocks: the list of blocks.
+        attentions, mlps: modules of a block whose outputs are added to the residual stream.
+        norms_before_attention, norms_after_attention, norms_before_mlp, norms_after_mlp: the norms beside them. After
+            its norm an output is added as the norm returns it.
+        norms_of_either: norms that stand before the MLP, but after attention in blocks with another norm before the
+            MLP, or with none before attention.
+        final_norms: the norm between the last block and the readout.
+        routers: the router beside a layer's experts.
+        expert_lists: the list of experts that are modules of their own.
+        last_matrices: the last matrix of attention, of a dense layer or of an expert, in which an output is linear.
+        head_sizes: attributes of attention modules that hold the size of a head.
+        norms_of_queries_and_keys: the norm of queries beside that of keys, each of a whole width or of a head.
+        parameters: those of a block, by the pattern of their names inside it.
+        parameters_outside: those of no block.
+        kernels: convolutions in which each channel has a kernel of its own, in a block.
+    """
+
+    trunks: Sequence[str] = ()
+    blocks: Sequence[str] = ()
+    attentions: Sequence[str] = ()
+    mlps: Sequence[str] = ()
+    norms_before_attention: Sequence[str] = ()
+    norms_after_attention: Sequence[str] = ()
+    norms_before_mlp: Sequence[str] = ()
+    norms_after_mlp: Sequence[str] = ()
+    norms_of_either: Sequence[str] = ()
+    final_norms: Sequence[str] = ()
+    routers: Sequence[str] = ()
+    expert_lists: Sequence[str] = ()
+    last_matrices: Sequence[str] = ()
+    head_sizes: Sequence[str] = ()
+    norms_of_queries_and_keys: Sequence[tuple[str, str]] = ()
+    parameters: Mapping[str, ParamInfo] = field(default_factory=dict)
+    parameters_outside: Mapping[str, ParamInfo] = field(default_factory=dict)
+    kernels: Sequence[str] = ()
+
+    @property
+    def parts_of_blocks(self) -> frozenset[str]:
+        """The modules that a block of known structure may have."""
+        norms = (*self.norms_before_attention, *self.norms_after_attention, *self.norms_before_mlp)
+        return frozenset({*self.attentions, *self.mlps, *norms, *self.norms_after_mlp, *self.norms_of_either})
+
+    @cached_property
+    def patterns(self) -> Patterns:
+        return Patterns.of(self)
+
 
 _LINEAR = ParamInfo("hidden", layout="out in")
 _BIAS = ParamInfo("bias")
@@ -23,50 +86,145 @@ _GAIN = ParamInfo("norm")
 # A gain on a head or on a low rank: by its size, a "qk_norm" where that is fixed and a "norm" where it grows.
 _SMALL_GAIN = ParamInfo("qk_norm")
 
-_IN_BLOCKS: dict[str, ParamInfo] = {
-    # Attention, with few or many key heads; the gates of its output; low ranks (MLA).
-    r"self_attn\.[qkvog]_proj\.weight": _LINEAR,
-    r"self_attn\.[qkvo]_proj\.bias": _BIAS,
-    r"self_attn\.gate_proj\.weight": _LINEAR,
-    r"self_attn\.(?:q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight": _LINEAR,
-    r"self_attn\.(?:q_a_proj|kv_a_proj_with_mqa)\.bias": _BIAS,
-    r"self_attn\.(?:q_norm|k_norm|q_layernorm|k_layernorm|q_a_layernorm|kv_a_layernorm)\.weight": _SMALL_GAIN,
-    # One logit for each head, of which a token may attend to nothing: its gradient is that of a bias.
-    r"self_attn\.sinks": _BIAS,
-    # Linear attention (gated delta rule): what is one number for each head starts as its authors say.
-    r"linear_attn\.(?:in_proj_(?:qkvz|ba|qkv|z|b|a)|out_proj)\.weight": _LINEAR,
-    r"linear_attn\.(?:dt_bias|A_log)": ParamInfo("bias", start=OWN),
-    r"linear_attn\.norm\.weight": _SMALL_GAIN,
-    # Dense layers and shared experts.
-    rf"{_FFN}\.(?:gate|up|down)_proj\.weight": _LINEAR,
-    rf"{_FFN}\.(?:gate|up|down)_proj\.bias": _BIAS,
-    r"shared_mlp\.input_linear\.weight": ParamInfo("hidden", layout="(2 out) in"),
-    r"shared_mlp\.output_linear\.weight": _LINEAR,
-    rf"{_MOE}\.shared_expert_gate\.weight": ParamInfo("shared_gate", layout="out in"),
-    # Routers, and experts that are modules of their own (in memory, or on disk).
-    rf"{_MOE}\.(?:gate|router|router\.gate|router\.layer|gate\.wg)\.weight": ParamInfo("router", layout="out in"),
-    rf"{_MOE}\.(?:gate|router)\.bias": ParamInfo("router_bias"),
-    # What is added to scores for the choice alone: it has no gradient, and is frozen until a checkpoint is read.
-    rf"{_MOE}\.(?:expert_bias|gate\.(?:moe_statics\.)?e_score_correction_bias)": ParamInfo("router_bias", start=OWN),
-    rf"{_EXPERT}\.(?:gate_proj|up_proj|w1|w3)\.weight": ParamInfo("expert_in", layout="out in"),
-    rf"{_EXPERT}\.(?:down_proj|w2)\.weight": ParamInfo("expert_out", layout="out in"),
-    rf"{_EXPERT}\.(?:gate_proj|up_proj|w1|w3)\.bias": ParamInfo("expert_in_bias"),
-    rf"{_EXPERT}\.(?:down_proj|w2)\.bias": ParamInfo("expert_out_bias"),
-    # Norms of the stream.
-    r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm\.weight": _GAIN,
-    r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm\.bias": _BIAS,
-}
-_OUTSIDE_BLOCKS: dict[str, ParamInfo] = {
-    r"(?:embed_tokens|embeddings)\.weight": ParamInfo("embedding", layout="vocab out"),
-    r"(?:norm|norm_f|final_layernorm)\.weight": ParamInfo("final_norm"),
-    # It adds to the coordinates that the gain multiplies, and its gradient is that of the gain.
-    r"(?:norm|norm_f|final_layernorm)\.bias": ParamInfo("final_norm", start=0.0),
-    r"lm_head\.weight": ParamInfo("readout", layout="out in"),
-}
-_CONVOLUTION = re.compile(r"linear_attn\.conv1d\.weight")
-_BLOCK = re.compile(r"(?:model\.)?(?:language_model\.)?layers\.(\d+)\.(.+)")
-_TRUNK = re.compile(r"(?:model\.)?(?:language_model\.)?(.+)")
-_NUMBERED_EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
+_MOE = r"(?:mlp|block_sparse_moe|feed_forward)"
+_FFN = rf"(?:{_MOE}|{_MOE}\.shared_experts?)"
+_EXPERT = rf"{_MOE}\.experts\.\d+"
+
+# Llama's names, which nearly all families have, with experts in place of the dense layer.
+_USUAL = Names(
+    trunks=("model", "language_model"),
+    blocks=("layers",),
+    attentions=("self_attn",),
+    mlps=("mlp", "block_sparse_moe", "feed_forward"),
+    norms_before_attention=("input_layernorm",),
+    norms_after_attention=("post_self_attn_layernorm",),
+    norms_before_mlp=("pre_mlp_layernorm", "pre_feedforward_layernorm"),
+    norms_after_mlp=("post_mlp_layernorm", "post_feedforward_layernorm"),
+    norms_of_either=("post_attention_layernorm",),
+    final_norms=("norm", "norm_f", "final_layernorm"),
+    routers=("gate", "router"),
+    expert_lists=("experts",),
+    last_matrices=("o_proj", "down_proj", "w2"),
+    head_sizes=("head_dim",),
+    norms_of_queries_and_keys=(("q_norm", "k_norm"),),
+    parameters={
+        # Attention, with few or many key heads; the gates of its output; low ranks (MLA).
+        r"self_attn\.[qkvog]_proj\.weight": _LINEAR,
+        r"self_attn\.[qkvo]_proj\.bias": _BIAS,
+        r"self_attn\.gate_proj\.weight": _LINEAR,
+        r"self_attn\.(?:q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight": _LINEAR,
+        r"self_attn\.(?:q_a_proj|kv_a_proj_with_mqa)\.bias": _BIAS,
+        r"self_attn\.(?:q_norm|k_norm|q_layernorm|k_layernorm|q_a_layernorm|kv_a_layernorm)\.weight": _SMALL_GAIN,
+        # One logit for each head, of which a token may attend to nothing: its gradient is that of a bias.
+        r"self_attn\.sinks": _BIAS,
+        # Dense layers and shared experts.
+        rf"{_FFN}\.(?:gate|up|down)_proj\.weight": _LINEAR,
+        rf"{_FFN}\.(?:gate|up|down)_proj\.bias": _BIAS,
+        rf"{_MOE}\.shared_expert_gate\.weight": ParamInfo("shared_gate", layout="out in"),
+        # Routers, and experts that are modules of their own (in memory, or on disk).
+        rf"{_MOE}\.(?:gate|router|router\.gate|router\.layer|gate\.wg)\.weight": ParamInfo("router", layout="out in"),
+        rf"{_MOE}\.(?:gate|router)\.bias": ParamInfo("router_bias"),
+        # What is added to scores for the choice alone: it has no gradient, and is frozen until a checkpoint is read.
+        rf"{_MOE}\.(?:expert_bias|gate\.(?:moe_statics\.)?e_score_correction_bias)": ParamInfo(
+            "router_bias", start=OWN
+        ),
+        rf"{_EXPERT}\.(?:gate_proj|up_proj|w1|w3)\.weight": ParamInfo("expert_in", layout="out in"),
+        rf"{_EXPERT}\.(?:down_proj|w2)\.weight": ParamInfo("expert_out", layout="out in"),
+        rf"{_EXPERT}\.(?:gate_proj|up_proj|w1|w3)\.bias": ParamInfo("expert_in_bias"),
+        rf"{_EXPERT}\.(?:down_proj|w2)\.bias": ParamInfo("expert_out_bias"),
+        # Norms of the stream.
+        r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm\.weight": _GAIN,
+        r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm\.bias": _BIAS,
+    },
+    parameters_outside={
+        r"(?:embed_tokens|embeddings)\.weight": ParamInfo("embedding", layout="vocab out"),
+        r"(?:norm|norm_f|final_layernorm)\.weight": ParamInfo("final_norm"),
+        # It adds to the coordinates that the gain multiplies, and its gradient is that of the gain.
+        r"(?:norm|norm_f|final_layernorm)\.bias": ParamInfo("final_norm", start=0.0),
+        r"lm_head\.weight": ParamInfo("readout", layout="out in"),
+    },
+)
+# Qwen's linear attention (gated delta rule): what is one number for each head starts as its authors say.
+_LINEAR_ATTENTION = Names(
+    attentions=("linear_attn",),
+    last_matrices=("out_proj",),
+    parameters={
+        r"linear_attn\.(?:in_proj_(?:qkvz|ba|qkv|z|b|a)|out_proj)\.weight": _LINEAR,
+        r"linear_attn\.(?:dt_bias|A_log)": ParamInfo("bias", start=OWN),
+        r"linear_attn\.norm\.weight": _SMALL_GAIN,
+    },
+    kernels=(r"linear_attn\.conv1d\.weight",),
+)
+# A shared expert beside the layer of routed ones (Granite).
+_SHARED_MLP = Names(
+    mlps=("shared_mlp",),
+    last_matrices=("output_linear",),
+    parameters={
+        r"shared_mlp\.(?:gate|up|down)_proj\.weight": _LINEAR,
+        r"shared_mlp\.(?:gate|up|down)_proj\.bias": _BIAS,
+        r"shared_mlp\.input_linear\.weight": ParamInfo("hidden", layout="(2 out) in"),
+        r"shared_mlp\.output_linear\.weight": _LINEAR,
+    },
+)
+ENTRIES: tuple[Names, ...] = (_USUAL, _LINEAR_ATTENTION, _SHARED_MLP)
+
+# What a class of stacked experts says of itself in transformers, whatever the family: how many there are, whether they
+# are gated, have biases, keep inputs first, and keep gate and up in halves rather than interleaved.
+STACK_FLAGS = (COUNTED, GATED, BIASED, INPUTS_FIRST, IN_HALVES) = (
+    "num_experts", "has_gate", "has_bias", "is_transposed", "is_concatenated",
+)  # fmt: skip
+# Its tensors; a bias is called as its stack with the suffix.
+GATED_FIRST, PLAIN_FIRST, SECOND, BIAS_SUFFIX = "gate_up_proj", "up_proj", "down_proj", "_bias"
+# Its activation, with gates or without, and the flag of a norm after it.
+GATED_ACTIVATION, PLAIN_ACTIVATION, NORM_AFTER_EXPERT = "_apply_gate", "act_fn", "has_post_expert_norm"
+# What shows that a model is not trained from scratch: an attribute and a part of modules' names (adapters), a flag.
+ADAPTERS, ADAPTER_MODULE, QUANTISED = "peft_config", "lora_", "is_quantized"
+
+
+def names() -> Names:
+    """The words of all entries together."""
+    return _together(ENTRIES)
+
+
+@cache
+def _together(entries: tuple[Names, ...]) -> Names:
+    words: dict[str, list[object]] = {}
+    patterns: dict[str, dict[str, ParamInfo]] = {}
+    for entry in entries:
+        for each in fields(entry):
+            held = getattr(entry, each.name)
+            if isinstance(held, Mapping):
+                patterns.setdefault(each.name, {}).update(held)
+            else:
+                words.setdefault(each.name, []).extend(held)
+    return Names(**{name: tuple(held) for name, held in words.items()}, **patterns)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """The regular expressions that some names come to."""
+
+    block: re.Pattern[str]
+    trunk: re.Pattern[str]
+    kernels: Sequence[re.Pattern[str]]
+    expert_number: re.Pattern[str]
+    block_numbers: re.Pattern[str]
+    parameters: Mapping[re.Pattern[str], ParamInfo]
+    parameters_outside: Mapping[re.Pattern[str], ParamInfo]
+
+    @classmethod
+    def of(cls, given: Names) -> Patterns:
+        trunk = "".join(rf"(?:{name}\.)?" for name in given.trunks)
+        blocks, lists = "|".join(given.blocks), "|".join(given.expert_lists)
+        return cls(
+            block=re.compile(rf"{trunk}(?:{blocks})\.(\d+)\.(.+)"),
+            trunk=re.compile(rf"{trunk}(.+)"),
+            kernels=[re.compile(pattern) for pattern in given.kernels],
+            expert_number=re.compile(rf"(?P<list>\.(?:{lists})\.)\d+(?=\.)"),
+            block_numbers=re.compile(rf"(?P<list>(?:{blocks})\.)\*"),
+            parameters={re.compile(pattern): info for pattern, info in given.parameters.items()},
+            parameters_outside={re.compile(pattern): info for pattern, info in given.parameters_outside.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -78,10 +236,11 @@ class Place:
 
     @classmethod
     def of(cls, name: str) -> Place:
-        inside = _BLOCK.fullmatch(name)
+        patterns = names().patterns
+        inside = patterns.block.fullmatch(name)
         if inside is not None:
             return cls(inside[2], int(inside[1]))
-        outside = _TRUNK.fullmatch(name)
+        outside = patterns.trunk.fullmatch(name)
         return cls(name if outside is None else outside[1], None)
 
 
@@ -93,14 +252,15 @@ def info_of(name: str, shape: tuple[int, ...]) -> ParamInfo | None:
     >>> info_of("model.layers.3.mlp.experts.7.w2.weight", (64, 32)).tied_as
     'model.layers.3.mlp.experts.{expert}.w2.weight'
     """
-    place = Place.of(name)
-    words = _OUTSIDE_BLOCKS if place.block is None else _IN_BLOCKS
-    if place.block is not None and _CONVOLUTION.fullmatch(place.local):
+    place, patterns = Place.of(name), names().patterns
+    words = patterns.parameters_outside if place.block is None else patterns.parameters
+    if place.block is not None and any(kernel.fullmatch(place.local) for kernel in patterns.kernels):
         # Each channel has a kernel of its own: as many inputs as the kernel is long, which does not grow.
         return ParamInfo("hidden", fan_in=shape[-1], fan_out=shape[0], base_fan_in=shape[-1])
-    found = next((info for pattern, info in words.items() if re.fullmatch(pattern, place.local)), None)
-    if found is not None and _NUMBERED_EXPERT.search(name):
-        return ParamInfo(found.role, layout=found.layout, tied_as=_NUMBERED_EXPERT.sub("{expert}", name))
+    found = next((info for pattern, info in words.items() if pattern.fullmatch(place.local)), None)
+    if found is not None and patterns.expert_number.search(name):
+        tied_as = patterns.expert_number.sub(r"\g<list>{expert}", name)
+        return ParamInfo(found.role, layout=found.layout, tied_as=tied_as)
     return found
 
 
@@ -111,3 +271,12 @@ def for_all_blocks(name: str) -> str:
     'model.layers.*.mlp.experts.*.w2.weight'
     """
     return re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
+
+
+def for_blocks(pattern: str, numbers: str) -> str:
+    """A name for all blocks as one for some of them.
+
+    >>> for_blocks("model.layers.*.mlp.experts.*.w2.weight", "0-3")
+    'model.layers.0-3.mlp.experts.*.w2.weight'
+    """
+    return names().patterns.block_numbers.sub(rf"\g<list>{numbers}", pattern, count=1)

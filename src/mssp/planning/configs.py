@@ -21,6 +21,9 @@ _SIZES = {
     "active": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
     "depth": ("num_hidden_layers",),
 }
+FAMILY, QUANTIZATION = "model_type", "quantization_config"
+# What a config holds that no plan depends on, and that would need packages or weights to be built.
+NOT_SIZES = ("transformers_version", FAMILY, QUANTIZATION, "_attn_implementation")
 # Names of one thing: two of them in one config must agree.
 _SYNONYMS = ("experts", "active")
 # Families whose gates are shares of one unless a flag says otherwise.
@@ -66,10 +69,16 @@ def entries_of(config: Any) -> Config:
     entries = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(entries, Mapping):
         raise ValueError(f"a model config is a mapping of names to sizes, got a {type(config).__name__}")
-    if not isinstance(entries.get("model_type", ""), str):
-        raise ValueError(f"a config's model_type is a name, got {entries['model_type']!r}")
+    if not isinstance(entries.get(FAMILY, ""), str):
+        raise ValueError(f"a config's {FAMILY} is a name, got {entries[FAMILY]!r}")
     text = entries.get("text_config")
-    return text if isinstance(text, Mapping) and entries.get("hidden_size") is None else entries
+    has_sizes = any(entries.get(key) is not None for key in _SIZES["width"])
+    return text if isinstance(text, Mapping) and not has_sizes else entries
+
+
+def family_of(config: Any) -> Any:
+    """What family a config says it is of, as a mapping or as an object; None where it says nothing."""
+    return config.get(FAMILY) if isinstance(config, Mapping) else getattr(config, FAMILY, None)
 
 
 def sizes_of(config: Any) -> dict[str, Any]:
@@ -134,7 +143,7 @@ def outside_the_paper(base: Any, target: Any) -> list[str]:
 
 def _sums_to_one(entries: Config) -> bool:
     flags = [entries[key] for key in _SHARES_FLAGS if entries.get(key) is not None]
-    return bool(flags[0]) if flags else entries.get("model_type") in _SHARES_OF_ONE
+    return bool(flags[0]) if flags else family_of(entries) in _SHARES_OF_ONE
 
 
 def _changes(before: Config, after: Config) -> list[str]:
@@ -150,7 +159,7 @@ def _changes(before: Config, after: Config) -> list[str]:
     for what, one, other in fixed:
         if None not in (one, other) and one != other:
             found.append(f"{what} changes from {one} to {other}: the theory holds it fixed")
-    families = [entries.get("model_type") for entries in (before, after)]
+    families = [family_of(entries) for entries in (before, after)]
     if families[0] != families[1]:
         found.append(f"base and target are of different families: {families[0]}, {families[1]}")
     return found
