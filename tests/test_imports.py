@@ -100,10 +100,11 @@ def test_data_import_nothing_of_ours() -> None:
         "from mssp.cli import main; main('plan --target.width 8 --target.expert-width 8 --target.experts 2 "
         "--target.active 2 --target.depth 1 --regime III --lr 1 --json'.split())",
         "from mssp.cli import main; main(['explain', 'router'])",
+        "from mssp.hf.vocabulary import info_of; info_of('model.layers.0.mlp.gate.weight', (8, 64))",
     ],
 )
 def test_planning_does_not_import_torch(code: str) -> None:
-    check = f"{code}\nimport sys; assert not {{'torch', 'numpy', 'rich'}} & set(sys.modules)"
+    check = f"{code}\nimport sys; assert not {{'torch', 'transformers', 'numpy', 'rich'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True, stdout=subprocess.DEVNULL)
 
 
