@@ -268,7 +268,7 @@ def test_after_blocks_are_the_identity_where_what_writes_to_the_stream_is_multip
     mssp.initialize(model, planned())
     for path, module in model.named_modules():
         if path.endswith(("mixer", "panel")):
-            module.mssp_factor = 0.0  # type: ignore[assignment]
+            module.mssp_factor = 0.0
     x = torch.randn(2, 6, 64, generator=torch.Generator().manual_seed(0))
     assert torch.equal(model.stages[0](x), x)
 
