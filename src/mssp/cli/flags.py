@@ -1,4 +1,6 @@
-"""Kinds of flags: numbers that say what would be right, and settings by role."""
+"""Kinds of flags, which hold what they say, and the flags that all commands share that train: data, length, device,
+store.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
 """Image sets from files: one .npz, or a folder with one folder per class.
 
 Nothing is ever unpickled: an .npz holds numbers, and one that holds Python objects is refused.
+
+Images may lie in files, sorted into classes by their folders:
+
+    train/<class>/*.png    val/<class>/*.png                             one folder per class
+    train/<class>/*.png    val/images/*.png  val/val_annotations.txt     TinyImageNet: a table says the classes
+
+The files may lie in a folder or in a zip archive, which is read in place: nothing is unpacked.
 """
 
 from __future__ import annotations

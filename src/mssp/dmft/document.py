@@ -1,4 +1,8 @@
-"""A limit for people and for programs: a table, and JSON."""
+"""A limit as a table, as JSON, and as what a picture of it shows.
+
+A solution holds its experiment and every draw. An :class:`Overlay` holds what a reader sees of them, curves over the
+steps with finite networks beside them, and survives a file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Factors of the forward pass in models that have no place for them: a hook that multiplies what a module returns.
+"""Factors of the forward pass in Hugging Face models: where they go, and the hook that multiplies what a module
+returns.
+
+A plan has factors on the sum over experts, on what is added to the residual stream, and on the logits of a tied
+readout; each is relative to what the model does at the base.
 
 The factor is a plain number on the module, and the hook a plain function that reads it. So both are copied with the
 module, compiled with it, kept by FSDP and taken off again; nothing is attached to a parameter. A model that is built

@@ -5,6 +5,12 @@
 
 The factory makes the plan's groups; the callback says so when training begins, logs what each group learns with,
 stops where a schedule leaves the plan's ratios, and keeps the plan with every checkpoint.
+
+Weights are read back from a checkpoint of the Trainer: all of them, or none. On disk every matrix of every expert has
+a name of its own, in memory experts are stacks. ``from_pretrained`` knows the way from one to the other; the Trainer
+does not take it when it resumes or goes back to the best checkpoint: whatever has another name there keeps the
+weights it had, which is logged and no more (seen in 5.22). So a checkpoint notes a few numbers of every parameter, by
+which it is seen whether they came back.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 A :class:`Parameter` is a name pattern with its role and its axes. :func:`rows` puts a plan's numbers beside it,
 with the matrix's own input side, and :func:`groups` gathers the rows whose numbers agree.
+
+Some sides a plan does not know. It knows the width and the expert width; a ``hidden`` matrix follows its own input
+side, which in the output projection of attention, in a dense FFN, in a shared expert and behind a low rank is another
+size. :class:`Sizes` holds what the user says of them, and what is assumed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""Sizes of tensors for R replicas at once: every tensor here has a leading axis of replicas, every size is [R]."""
+"""Sizes of tensors for R replicas at once, and of what one linear map does.
+
+Every tensor here has a leading axis of replicas, and every size is [R]. A linear map h = W x is held against its start:
+
+    ΔW x_t     effective: felt by this layer's input, made by this layer's update
+    W_0 Δx     propagating: made upstream, passed on by the initial weights
+    W_0ᵀ δ, ΔWᵀ δ     the same two, backward
+
+Shapes: R replicas, T tokens, a outputs, b inputs; δ is the gradient of a token's loss at the output.
+"""
 
 from __future__ import annotations
 

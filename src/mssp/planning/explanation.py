@@ -1,4 +1,9 @@
-"""Why each rule is what it is, and where the paper says so: ``mssp explain``."""
+"""Why each rule is what it is, and where the paper says so: ``mssp explain``.
+
+Throughout, N is the width, N_e the expert width, M the experts, K the active ones, L the depth. "Order 1" means
+neither vanishing nor growing as the model grows. The gradient that reaches the residual stream has entries of order
+1/N; inside a block the 1/L residual multiplier makes it 1/(NL).
+"""
 
 from __future__ import annotations
 

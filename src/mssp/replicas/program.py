@@ -1,4 +1,9 @@
-"""What R replicas compute: the interface between a model and the loop that trains it."""
+"""What R replicas are and compute: the interface between a model and the loop that trains it.
+
+One replica is a plan and a seed; R of them are tensors with a leading axis. A plan already says all that tells
+replicas apart: learning rate, multipliers, initial scale, eps, weight decay. So a sweep of any of these is a list of
+plans, and the same code that plans a model plans a replica.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole trainings of replicas on a data set, in parts that fit into memory."""
+"""Trains replicas on a dataset, as many at a time as fit on the device, and says how each went."""
 
 from __future__ import annotations
 

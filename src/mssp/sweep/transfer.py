@@ -7,6 +7,8 @@ From a table of scores by width, learning rate and seed:
 - the regret: what a width loses when it takes the best rate of the smallest one;
 - whether wider is better: Welch's tests between neighbours, and between the ends;
 - the largest learning rate that is stable: no seed diverges there or below, and all of them learn.
+
+The experiment is the paper's: learning rate × width × seed × scheme, for any regimes and optimizers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""Gates that are shares of one among K of M experts: what a finite number of them does to the router's way back.
+"""What to expect of a quantity, and on whose word: the paper's tables, the rules, or a simulation.
 
-A gradient at the logits is what comes back to the gates times the derivative of the gates, which for shares is
+Gates that are shares of one among K of M experts need room in it, for what a finite number of experts does to the
+router's way back. A gradient at the logits is what comes back to the gates times the derivative of the gates, which
+for shares is
 
     dφ_i / dψ_j = φ_i (δ_ij - φ_j)
 
 Times K it is of order 1, as the paper's gates are. But it is still growing to that order where experts are few: with
-one expert active there is no derivative at all. From 8 to 32 experts, half of them active, this alone raises exponents
-over the width by 0.2; from 64 to 128 by 0.07. It is computed here for logits that are standard normal, as at the start.
+one expert active there is no derivative at all. From 8 to 32 experts, half of them active, this alone raises
+exponents over the width by 0.2; from 64 to 128 by 0.07. It is computed here for logits that are standard normal, as
+at the start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,14 @@
-"""Gates over a whole population of experts.
+"""One expert and its units: what it puts out, what comes back to it, and how both respond; in all regimes.
+
+    φ² = s(h²),   x = a φ²                    what a unit puts out, times the expert's gate
+    g² = a s'(h²) z                           what comes back to its pre-activation
+    r  = Σ_units z φ²                         what comes back to the gate (a mean where units are many)
+    gψ = a'(ψ) r                              what comes back to the router's logit
+
+ψ is [P, experts, 1, 1] and h² is [P, experts, groups, units]. z is what comes back to the expert's output through its
+weights; it is the same for all inputs, [1, experts, groups, units].
+
+Gates over a whole population of experts.
 
     sigmoid   a = σ(ψ)
     top-K     a = σ(ψ) where ψ is among the K/M largest of the population, else 0
