@@ -23,6 +23,7 @@ from mssp._tables import markdown_table
 from mssp.coordcheck.ladder_runs import Run, check_runs, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
+from mssp.measure.quantities import ACCUSING
 from mssp.planning.setting import Setting
 from mssp.replicas import Feed, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
@@ -30,7 +31,6 @@ from tests.coordcheck.tuned_runs import runs_of
 from tests.planted.powers import Mistake
 
 SEEDS, STEPS, BATCH = 3, 20, 100
-_TOLD = ("weights", "rate", "eps", "aggregation", "experts")
 
 
 def mistakes(regimes: list[str]) -> list[Mistake]:
@@ -65,7 +65,7 @@ def plant_all(regimes: list[str], widths: tuple[int, ...], feed: Feed) -> list[s
         first = check.causes[0] if check.causes else None
         is_named = first is not None and (first.setting, first.role) == (mistake.what, mistake.role)
         caught, named = caught + (not check.passed), named + is_named
-        told = [each for each in check.off if each.name.partition("/")[0] in _TOLD]
+        told = [each for each in check.off if each.name.kind in ACCUSING]
         verdict = "missed" if check.passed else f"{len(told)} + {len(check.off) - len(told)} off"
         text = "" if first is None else first.text
         rows.append([mistake.regime, mistake.optimizer, str(mistake), verdict, "yes" if is_named else "no", text])

@@ -77,8 +77,8 @@ def test_a_name_is_read_as_it_was_written(quantity: Quantity) -> None:
 
 @pytest.mark.parametrize("quantity", [EFFECTIVE("router"), BACKWARD("A4", "1"), AGGREGATION()])
 def test_a_quantity_is_a_string_to_everyone_else(quantity: Quantity) -> None:
-    names: dict[str, int] = {quantity: 1}
-    assert names[str(quantity)] == {str(quantity): 1}[quantity] == 1
+    by_name: dict[str, int] = {quantity: 1}
+    assert by_name[str(quantity)] == {str(quantity): 1}[quantity] == 1
     assert json.loads(json.dumps({quantity: quantity})) == {str(quantity): str(quantity)}
     assert f"{quantity}" == str(quantity)
     assert type(str(quantity)) is str
@@ -107,6 +107,13 @@ def test_a_kind_makes_no_other_quantities() -> None:
     for kind, of, part in ((EFFECTIVE, "", ""), (EFFECTIVE, "a/b", ""), (TO_HIDDEN, INIT, ""), (AGGREGATION, "x", "")):
         with pytest.raises(ValueError, match="is not the name of a quantity"):
             kind(of, part)
+
+
+def test_a_file_with_another_name_is_refused() -> None:
+    written = Check.of(series({"effective/router": law(0.0)}), Theory(plans())).json()
+    written["quantities"]["turned/router"] = written["quantities"].pop("effective/router")
+    with pytest.raises(ValueError, match=r"^'turned/router' is not the name of a quantity"):
+        Check.from_json(written)
 
 
 def test_groups_of_kinds_are_whole() -> None:

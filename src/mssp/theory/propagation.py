@@ -188,7 +188,7 @@ def slack(name: str) -> Fraction:
 
 
 def _whole(name: Quantity) -> Quantity:
-    """The term of what the readout's update sent: without a W4_0 that is all of it."""
+    """The whole term, of its part that the readout's update sent: where the readout starts at zero, this is all."""
     return name.kind(name.of) if name.part == BY_UPDATE else name
 
 
