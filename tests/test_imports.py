@@ -1,4 +1,4 @@
-"""What imports what: planning stays free of torch, and imports point one way."""
+"""What imports what: four storeys in one direction, planning on the standard library alone, lazy packages."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import ast
 import importlib
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from package_map import PAGE, STOREYS, page
 
 import mssp
 
 PACKAGE = Path(mssp.__file__).parent
-# From the ground up: a module may import those that stand before it.
-ORDER = [
-    "_numbers", "_files", "_tables", "_estimates", "_environment", "_lazy",
-    "planning", "apply", "nn", "data", "hf", "hosts",
-    "measure", "theory", "replicas", "ladders", "store", "coordcheck", "sweep", "dmft", "report", "cli", "__main__",
-]  # fmt: skip
+PRIVATE = ["_numbers", "_files", "_tables", "_estimates", "_environment", "_lazy"]
+# From the ground up: a package may import those that stand before it, in its functions too.
+ORDER = [*PRIVATE, *(package for storey in STOREYS.values() for package in storey), "__main__"]
 
 
 def module_of(path: Path) -> str:
@@ -65,8 +64,14 @@ def modules_imported(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mssp":
             for alias in node.names:
                 inside = f"{node.module}.{alias.name}"
-                found.add(inside if inside in MODULES else node.module or "")
+                found.add(inside if inside in MODULES else home_of(node.module or "", alias.name))
     return found
+
+
+def home_of(package: str, name: str) -> str:
+    """The module that a name comes from, of those that a package exports lazily."""
+    homes: Mapping[str, Sequence[str]] = getattr(importlib.import_module(package), "_HOMES", {})
+    return next((f"{package}.{module}" for module, names in homes.items() if name in names), package)
 
 
 def dotted(path: Path) -> str:
@@ -106,6 +111,49 @@ def test_data_import_nothing_of_ours() -> None:
 def test_planning_does_not_import_torch(code: str) -> None:
     check = f"{code}\nimport sys; assert not {{'torch', 'transformers', 'numpy', 'rich'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_planning_needs_the_standard_library_alone() -> None:
+    """All that it imports, step by step; and it works where nothing is installed."""
+    waiting, seen = [name for name in MODULES if name.startswith("mssp.planning")], set[str]()
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        for node in ast.walk(at_run_time(MODULES[name])):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {module.split(".")[0] for module in modules} <= {"mssp", *sys.stdlib_module_names}, name
+        waiting += [module for module in modules_imported(MODULES[name]) if module in MODULES and module not in seen]
+    assert {name.split(".")[1] for name in seen if name != "mssp"} <= {"planning", *PRIVATE}
+    code = (
+        f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import mssp\n"
+        "from mssp.planning.explanation import explain\n"
+        "small = {'hidden_size': 64, 'intermediate_size': 32, 'num_experts': 8, 'num_experts_per_tok': 8,"
+        " 'num_hidden_layers': 4}\n"
+        "plan = mssp.plan(mssp.Shape(128, 64, 8, 8, 4), mssp.Shape.from_config(small), lr=1.0)\n"
+        "assert mssp.Plan.from_json(plan.json()) == plan and str(plan) and str(explain('router'))"
+    )
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_init_is_lazy(path: Path) -> None:
+    """It says what the package is, and imports nothing but what makes its exports lazy."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert len((ast.get_docstring(tree) or "").splitlines()) >= 1
+    imports = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert imports <= {"__future__", "typing", "mssp._lazy"}
+    rest = [node for node in tree.body if not isinstance(node, ast.ImportFrom)]
+    assert {type(node) for node in rest} <= {ast.Expr, ast.Assign, ast.If}
+    if imports:
+        package = importlib.import_module(dotted(path))
+        exported = {name for names in package._HOMES.values() for name in names}
+        assert exported - {"__version__"} == set(package.__all__) - {"hf"}
+        assert all(getattr(package, name) is not None for name in exported)
+
+
+def test_the_map_is_that_of_the_docstrings() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python docs/package_map.py"
 
 
 def test_functions_are_not_shadowed_by_modules() -> None:

@@ -1,4 +1,4 @@
-"""Who holds a chunk, and whether it lives: those killed at their work must not hold it for ever."""
+"""Chunk ownership: which process claimed a chunk, and is it still running? A killed one must not hold it for ever."""
 
 from __future__ import annotations
 
