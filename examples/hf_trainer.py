@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import OlmoeConfig, OlmoeForCausalLM, PrinterCallback, Trainer, TrainingArguments
 
 import mssp
-from mssp.data.text import python_source
+from mssp.data import python_source
 
 STEPS, BATCH, LENGTH = 100, 8, 64
 HEAD = 16  # its size is fixed, so that heads grow in number with the width

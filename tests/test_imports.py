@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -150,6 +151,15 @@ def test_every_init_is_lazy(path: Path) -> None:
         exported = {name for names in package._HOMES.values() for name in names}
         assert exported - {"__version__"} == set(package.__all__) - {"hf"}
         assert all(getattr(package, name) is not None for name in exported)
+
+
+def test_documents_and_examples_use_what_packages_offer() -> None:
+    """The models' own modules of ``mssp.nn`` are documented, and public too."""
+    root = PACKAGE.parents[1]
+    texts = [*root.glob("*.md"), *(root / "docs").glob("*.md"), *(root / "examples").glob("*.py")]
+    found = [line for path in texts for line in re.findall(r"(?:from|import) (mssp[\w.]*)", path.read_text("utf-8"))]
+    assert {module for module in found if module.count(".") > 1} <= {"mssp.nn.mlp"}
+    assert len(found) > 20
 
 
 def test_the_map_is_that_of_the_docstrings() -> None:
