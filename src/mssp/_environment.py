@@ -7,7 +7,6 @@ import os
 import platform
 from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from mssp._files import text_at
@@ -40,6 +39,8 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def _installed(package: str) -> str | None:
+    from importlib import metadata  # slow, and not needed for help
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
