@@ -14,10 +14,7 @@ def whole(name: str, given: SupportsIndex, least: int | None = 1) -> int:
     >>> whole("batch", 50)
     50
     """
-    try:
-        number = None if isinstance(given, bool) else operator.index(given)
-    except TypeError:
-        number = None
+    number = _as_int(given)
     if number is None or (least is not None and number < least):
         bound = "" if least is None else f" of at least {least}"
         raise ValueError(f"{name} must be a whole number{bound}, got {given!r}")
@@ -37,11 +34,8 @@ _LARGEST = 2**53
 
 def positive_int(name: str, given: SupportsIndex) -> int:
     """The number, if it is a positive whole one; a ValueError that names it otherwise."""
-    try:
-        size = operator.index(given)
-    except TypeError:
-        size = 0
-    if not 0 < size <= _LARGEST or isinstance(given, bool):
+    size = _as_int(given) or 0
+    if not 0 < size <= _LARGEST:
         shown = repr(given) if size <= _LARGEST else f"one of {len(str(size))} digits"
         raise ValueError(f"{name} must be a positive whole number, got {shown}")
     return size
@@ -59,6 +53,14 @@ def positive_or_zero(name: str, given: float) -> float:
     if number is None or number < 0:
         raise ValueError(f"{name} must be a number of at least 0, got {given!r}")
     return number
+
+
+def _as_int(given: object) -> int | None:
+    """A whole number as an int, None for anything else; True and False are no numbers."""
+    try:
+        return None if isinstance(given, bool) else operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def _finite(given: object) -> float | None:
