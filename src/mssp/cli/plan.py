@@ -115,7 +115,7 @@ class PlanCommand:
         if self.by_name and not (self.json and self.target_config):
             raise ValueError("--by-name goes with --json and --target-config: tables are by name where they can be")
         read: Reader = cache(read_config)  # each file once, however often its content is asked for
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _no_garbage_collection():
             warnings.simplefilter("ignore", PlanWarning)  # shown below, without a source line
             made = self._planned(read) if self.extend is None else self._extended(self.extend, read)
             named = None if self.json and not self.by_name else self._by_name(made, read)
@@ -147,8 +147,7 @@ class PlanCommand:
 
         # Copies, since transformers completes what it is given, and base and target may be one file.
         target, base = (None if path is None else copy.deepcopy(read(path)) for path in self._configs())
-        with _no_garbage_collection():
-            return by_name(made, target, base)
+        return by_name(made, target, base)
 
     def _configs(self) -> tuple[str | None, str | None]:
         return self.target_config, self.base_config
