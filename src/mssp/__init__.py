@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mssp._environment import __version__ as __version__
     from mssp.apply.description import describe
     from mssp.apply.groups import check_schedule, param_groups, scale_gradients
-    from mssp.apply.initial import initialize
+    from mssp.apply.initial_weights import initialize
     from mssp.apply.verification import verify
     from mssp.coordcheck.module_runs import check
     from mssp.measure.monitoring import monitor

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import mssp
+from mssp.store import ownership
 from mssp.store import runs as store_module
 from mssp.store.runs import Store, Study
 from tests.store.stores import SETTINGS, busy_worker, claimed, new_runs, results, worker
@@ -64,15 +65,15 @@ def test_processes_share_the_work(path: Path) -> None:
 
 
 def test_no_one_comes_between_looking_and_taking(path: Path, study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = study._gone
+    look = ownership.gone
 
-    def look_and_intrude() -> str:
+    def look_and_intrude(database: sqlite3.Connection, number: int) -> str:
         with pytest.raises(sqlite3.OperationalError, match="locked"), closing(sqlite3.connect(path, 0)) as other:
             other.execute("UPDATE chunk SET status = 'done'")
-        return look()
+        return look(database, number)
 
     study.add(new_runs(1, 1))
-    monkeypatch.setattr(study, "_gone", look_and_intrude)
+    monkeypatch.setattr(ownership, "gone", look_and_intrude)
     assert claimed(study).index == 0
 
 

@@ -14,13 +14,13 @@ from mssp._lazy import lazy_exports
 if TYPE_CHECKING:
     from mssp.apply.description import Claims, describe
     from mssp.apply.groups import check_schedule, optimizer_for, param_groups, scale_gradients
-    from mssp.apply.initial import initialize
+    from mssp.apply.initial_weights import initialize
     from mssp.apply.verification import verify
 
 _HOMES = {
     "description": ("Claims", "describe"),
     "groups": ("check_schedule", "optimizer_for", "param_groups", "scale_gradients"),
-    "initial": ("initialize",),
+    "initial_weights": ("initialize",),
     "verification": ("verify",),
 }
 __all__ = [

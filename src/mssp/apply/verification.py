@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from mssp.apply.description import Claims, planned_multipliers, planned_parameters
 from mssp.apply.groups import check_schedule, group_settings, optimizer_class, same_values, scales_gradients
 from mssp.apply.protocols import Draws, Multiplies, Routes
+from mssp.planning.arguments import ALL
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.setting import II
-from mssp.planning.validation import ALL
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -18,7 +18,7 @@ from mssp.cli import flags, progress
 from mssp.cli.progress import Advance, Stages, Steps
 from mssp.ladders.mlp import MLPLadder, family
 from mssp.ladders.tuned import Tuned, multipliers_for
-from mssp.planning import table
+from mssp.planning import printing
 from mssp.planning.plans import plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.setting import II, MSSP, MUP, SGD, Scheme, Setting
@@ -176,8 +176,8 @@ def _plan(path: Path) -> None:
     base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
     target = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)
     made = plan(target, base, lr=4e-3, weight_decay=0.1)
-    heading = f"A plan, as for a Transformer: tuned at the base, carried to the target ({table.title(made)})"
-    progress.show_lines([*table.lines(made, heading), ""], emphasised=[heading])
+    heading = f"A plan, as for a Transformer: tuned at the base, carried to the target ({printing.title(made)})"
+    progress.show_lines([*printing.lines(made, heading), ""], emphasised=[heading])
     write_whole(path, made.json())
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from mssp.cli import flags, progress
 from mssp.hf.config_plans import with_notes
-from mssp.planning import table
+from mssp.planning import printing
+from mssp.planning.arguments import ALL
 from mssp.planning.configs import FAMILY, read_config
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning, Recipe
 from mssp.planning.shape import Shape
-from mssp.planning.validation import ALL
 
 if TYPE_CHECKING:
     from mssp.hf.named_plan import ByName
@@ -131,7 +131,9 @@ class PlanCommand:
         elif self.markdown:
             print(made.markdown() if named is None else named.markdown())
         else:
-            progress.show_lines(table.lines(made) if named is None else named.lines(), emphasised=[table.title(made)])
+            progress.show_lines(
+                printing.lines(made) if named is None else named.lines(), emphasised=[printing.title(made)]
+            )
         return 0
 
     def _by_name(self, made: Plan, read: Reader) -> ByName | None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from mssp._estimates import Estimate, mean_of, slope_of
-from mssp.apply.draws import normals
+from mssp.apply.random_numbers import normals
 from mssp.ladders.mlp import config_of, family
 from mssp.measure.quantities import EFFECTIVE, LOSS
 from mssp.planning.plans import Plan, plan

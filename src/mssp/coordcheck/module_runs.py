@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mssp._numbers import positive_int
 from mssp.apply.description import Claims, described_parameters
 from mssp.apply.groups import optimizer_for
-from mssp.apply.initial import initialize as initialize_by_plan
+from mssp.apply.initial_weights import initialize as initialize_by_plan
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Numbers, Series
 from mssp.measure.magnitudes import Pool, rms

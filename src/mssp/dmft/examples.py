@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from mssp._numbers import positive_int
-from mssp.apply.draws import normals
+from mssp.apply.random_numbers import normals
 from mssp.dmft.constants import SCALES, constants
 from mssp.dmft.experiment import Array, Experiment
 from mssp.planning.plans import Plan, plan

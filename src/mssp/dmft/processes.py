@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from mssp.apply.draws import key_of, normals
+from mssp.apply.random_numbers import key_of, normals
 
 _NEW = 1e-8  # of a row's variance: less than that is rounding, and the row follows from earlier ones
 _NEGATIVE = -1e-4  # of a row's variance: more than that is no rounding, which small pivots make a thousand times larger

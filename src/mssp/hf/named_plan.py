@@ -14,11 +14,11 @@ from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import RENORMALISED
 from mssp.hf.vocabulary import Place, for_all_blocks, for_blocks
 from mssp.planning.configs import RENORMALISED_NOTE
-from mssp.planning.document import document
 from mssp.planning.parameter import OWN, ParamInfo
+from mssp.planning.plan_file import document
 from mssp.planning.plans import Plan, Values
+from mssp.planning.printing import facts, title
 from mssp.planning.rules import BIASES, GAINS
-from mssp.planning.table import facts, title
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from mssp.apply.description import described_parameters, name_cleaner, unwrapped
 from mssp.apply.groups import check_schedule, inner_optimizer, optimizer_for, same_values
 from mssp.apply.protocols import DescribesItself
 from mssp.apply.verification import verify
-from mssp.planning import document
+from mssp.planning import plan_file
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.rules import BIASES, GAINS
@@ -222,7 +222,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
         found = [entry for entry in entries if not entry[0].startswith(_RECIPES)]
         if found:
             path = found[0][0]
-            there, here = ("not given" if value is document.MISSING else value for value in found[0][1:])
+            there, here = ("not given" if value is plan_file.MISSING else value for value in found[0][1:])
             raise ValueError(
                 f"the checkpoint was trained with another plan: {path} is {there} there, {here} here; "
                 f"resume with the {PLAN_FILE} in the checkpoint's folder"

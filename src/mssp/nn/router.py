@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mssp._numbers import positive, positive_int, positive_or_zero
-from mssp.apply.draws import normals
+from mssp.apply.random_numbers import normals
 from mssp.planning.parameter import ParamInfo
 
 GATES = ("sigmoid", "softmax")

@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from mssp._numbers import positive, positive_or_zero
-from mssp.planning import document, recipe, table, validation
+from mssp.planning import arguments, plan_file, printing, recipe
+from mssp.planning.arguments import ALL, WEIGHT_ROLES
 from mssp.planning.growth import infer, outside_theory
 from mssp.planning.parameter import Dims, ParamInfo, check_fits, own_dims, with_fans
 from mssp.planning.power import Factor, Power
@@ -26,7 +27,6 @@ from mssp.planning.recipe import PlanWarning, Recipe
 from mssp.planning.rules import BIASES, GAINS, ROLES, Rule
 from mssp.planning.setting import ADAMW, MSSP, ZERO, Optimizer, Regime, Scheme, Setting
 from mssp.planning.shape import Shape
-from mssp.planning.validation import ALL, WEIGHT_ROLES
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Plan:
         asked |= self.setting.words()
         if isinstance(target, Shape):
             target = target.with_inputs(self.target.inputs)
-        now, _ = validation.recipes(recipe, self.recipe)
+        now, _ = arguments.recipes(recipe, self.recipe)
         return plan(**{**asked, "target": target, "recipe": now})
 
     def retuned(
@@ -223,8 +223,8 @@ class Plan:
         return replace(
             self,
             lr=positive("lr", lr),
-            lr_mult=validation.by_role("lr_mult", lr_mult, ROLES),
-            init_mult=validation.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
+            lr_mult=arguments.by_role("lr_mult", lr_mult, ROLES),
+            init_mult=arguments.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
             aggregation_mult=positive("aggregation_mult", aggregation_mult),
         )
 
@@ -235,27 +235,27 @@ class Plan:
         return warned
 
     def json(self) -> str:
-        return document.dumps(self)
+        return plan_file.dumps(self)
 
     @property
     def hash(self) -> str:
         """Names what was asked for, not the digits computed: the same on every machine."""
-        return document.digest(self)
+        return plan_file.digest(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
         """Read what ``json()`` wrote; a ValueError says what is wrong with anything else."""
-        return document.loads(text, _from_settings)
+        return plan_file.loads(text, _from_settings)
 
-    def diff(self, other: Plan) -> table.Diff:
+    def diff(self, other: Plan) -> printing.Diff:
         """What differs from another plan; prints as a table, false when nothing does."""
-        return table.diff(self, other)
+        return printing.diff(self, other)
 
     def markdown(self) -> str:
-        return table.markdown(self)
+        return printing.markdown(self)
 
     def __str__(self) -> str:
-        return table.text(self)
+        return printing.text(self)
 
     def __hash__(self) -> int:
         return hash(self.hash)
@@ -308,8 +308,8 @@ def plan(
         rest_lr: for an optimizer that leaves some roles to another one: the learning rate tuned for those.
     """
     setting = Setting.of(scheme, regime, optimizer, readout, as_printed)
-    target, base = validation.shapes(target, base)
-    recipe, tuned_with = validation.recipes(recipe, tuned_with)
+    target, base = arguments.shapes(target, base)
+    recipe, tuned_with = arguments.recipes(recipe, tuned_with)
     asked = Plan(
         target=target,
         base=base,
@@ -318,15 +318,15 @@ def plan(
         eps=setting.optimizer.default_eps if eps is None else positive("eps", eps),
         weight_decay=positive_or_zero("weight_decay", weight_decay),
         grad_scale=grad_scale,
-        lr_mult=validation.by_role("lr_mult", lr_mult, ROLES),
-        init_mult=validation.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
-        init_std=validation.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES)),
+        lr_mult=arguments.by_role("lr_mult", lr_mult, ROLES),
+        init_mult=arguments.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
+        init_std=arguments.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES)),
         aggregation_mult=positive("aggregation_mult", aggregation_mult),
         recipe=recipe,
         tuned_with=tuned_with,
         rest_lr=None if rest_lr is None else positive("rest_lr", rest_lr),
     )
-    validation.check(asked)
+    arguments.check(asked)
     if setting.regime is None and not setting.scheme.regime_free:
         setting = replace(setting, regime=infer(base, target))
     return _warned(replace(asked, setting=setting.checked()))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mssp.apply.description import described_parameters
-from mssp.apply.draws import normals
+from mssp.apply.random_numbers import normals
 from mssp.apply.verification import check_routing
 from mssp.measure.mlp import MLPProbe
 from mssp.measure.quantities import AGGREGATION

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from mssp.apply.description import Claims, described_parameters, multipliers_of
-from mssp.apply.initial import initialize
+from mssp.apply.initial_weights import initialize
 from mssp.apply.verification import check_routing
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan, Values

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mssp.apply.initial import draw
+from mssp.apply.initial_weights import draw
 from mssp.measure.magnitudes import Sizes
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan, Values

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from mssp._environment import __version__
 from mssp.coordcheck import text as check_text
 from mssp.measure.quantities import AGGREGATE, LARGEST_LOAD
-from mssp.planning import table
+from mssp.planning import printing
 from mssp.planning.setting import Optimizer, Regime
 from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep, Swept
 from mssp.report.figures.agreement import agreement_figure
@@ -281,9 +281,9 @@ def _plan_blocks(plans: Sequence[NamedPlan]) -> list[Block]:
     blocks: list[Block] = []
     for number, each in enumerate(plans, 1):
         plan = each.plan
-        facts = [f"{name}: {' '.join(content.split())}" for name, content in table.facts(plan)]
-        blocks += [Words(f"{each.name}: {table.title(plan)}."), Bullets([*facts, *plan.warnings])]
-        by_role = _plain_table(table.columns(plan), table.rows(plan), f"plan-{number}-roles", "By role.")
+        facts = [f"{name}: {' '.join(content.split())}" for name, content in printing.facts(plan)]
+        blocks += [Words(f"{each.name}: {printing.title(plan)}."), Bullets([*facts, *plan.warnings])]
+        by_role = _plain_table(printing.columns(plan), printing.rows(plan), f"plan-{number}-roles", "By role.")
         if not each.header:
             blocks.append(by_role)
             continue

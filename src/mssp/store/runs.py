@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from mssp._environment import environment, this_host
 from mssp._numbers import positive_or_zero
-from mssp.planning.document import MISSING, differences
+from mssp.planning.plan_file import MISSING, differences
 from mssp.store.database import check, connect, create, plain_errors
-from mssp.store.ownership import OPEN, lives, process_start
+from mssp.store.ownership import OPEN, among_numbers, claim, gone, let_go, process_start
 
 Parameter = float | int | str | bool | None
 
@@ -253,14 +253,9 @@ class Study:
         """
         owner = self.store._sign()
         with self.store._transaction() as database:
-            free = f"status = 'pending' OR status = 'running' AND owner IN ({self._gone()})"
-            first = f"SELECT min(number) FROM chunk WHERE study = ? AND ({free}){_among(among, 'number')}"
-            (number,) = database.execute(first, (self._id,)).fetchone()
+            number = claim(database, self._id, owner, among)
             if number is None:
                 return None
-            hold = "UPDATE chunk SET status = 'running', owner = ? WHERE study = ? AND number = ?"
-            database.execute(hold, (owner, self._id, number))
-            database.execute("INSERT OR IGNORE INTO work VALUES (?, ?)", (self._id, owner))
             return Chunk(number, tuple(self._read(number)))
 
     def finish(self, chunk: Chunk, results: Sequence[Result]) -> None:
@@ -299,14 +294,13 @@ class Study:
         self._let_go(chunk, "pending", None)
 
     def _let_go(self, chunk: Chunk, status: str, error: str | None) -> None:
-        let_go = "UPDATE chunk SET status = ?, error = ?, owner = NULL WHERE study = ? AND number = ?"
-        mine = "status = 'running' AND owner = ?"
-        self.store._write(f"{let_go} AND {mine}", status, error, self._id, chunk.index, self.store._owner)
+        with self.store._transaction() as database:
+            let_go(database, self._id, self.store._owner, chunk.index, status, error)
 
     def retry_failed(self, among: Collection[int] | None = None) -> int:
         """Let failed chunks be claimed again, all or some, and return how many there were."""
         retry = "UPDATE chunk SET status = 'pending', error = NULL WHERE study = ? AND status = 'failed'"
-        return self.store._write(retry + _among(among, "number"), self._id).rowcount
+        return self.store._write(retry + among_numbers(among, "number"), self._id).rowcount
 
     def heartbeat(self) -> None:
         """Say that this store is alive, to those who cannot look; cheap enough for every step of training."""
@@ -357,7 +351,7 @@ class Study:
     def counts(self, among: Collection[int] | None = None) -> dict[str, int]:
         """How many runs there are of every status, in all chunks or in some."""
         with self.store._transaction("BEGIN") as database:
-            where = f"WHERE run.study = ?{_among(among, 'run.chunk')}"
+            where = f"WHERE run.study = ?{among_numbers(among, 'run.chunk')}"
             query = f"SELECT {self._status()}, count(*) FROM {_RUNS} {where} GROUP BY 1"
             return {**dict.fromkeys(STATUSES, 0), **dict(database.execute(query, (self._id,)))}
 
@@ -382,20 +376,9 @@ class Study:
         ]
 
     def _status(self) -> str:
+        dead = gone(self.store._database, self._id)
         return f"""CASE WHEN status = 'done' AND diverged_at IS NOT NULL THEN 'diverged'
-            WHEN status = 'running' AND owner IN ({self._gone()}) THEN 'pending' ELSE status END"""
-
-    def _gone(self) -> str:
-        """The numbers of the owners that died at their work, for SQL."""
-        life = "token, host, pid, started, heartbeat"
-        query = f"SELECT DISTINCT id, {life} FROM chunk JOIN owner ON owner = id WHERE study = ? AND status = 'running'"
-        owners = self.store._database.execute(query, (self._id,))
-        return ", ".join(str(owner) for owner, *life in owners if not lives(*life))
-
-
-def _among(numbers: Collection[int] | None, column: str) -> str:
-    """A further condition, for SQL."""
-    return "" if numbers is None else f" AND {column} IN ({', '.join(str(int(number)) for number in numbers)})"
+            WHEN status = 'running' AND owner IN ({dead}) THEN 'pending' ELSE status END"""
 
 
 def _same_setting(here: Any, there: Any) -> bool:

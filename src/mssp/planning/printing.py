@@ -1,4 +1,4 @@
-"""Plans for people: the table one wants to see, as text, as Markdown, and the difference of two plans."""
+"""Plans printed for people: a table as text or as Markdown, and the difference of two plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mssp._tables import align, markdown_table, number
-from mssp.planning.document import MISSING, differences, document
+from mssp.planning.plan_file import MISSING, differences, document
 from mssp.planning.power import Factor
 from mssp.planning.rules import BIASES, GAINS, Rule
 from mssp.planning.shape import SYMBOLS

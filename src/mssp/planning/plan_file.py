@@ -1,4 +1,4 @@
-"""Plans as JSON: everything needed to make the plan again, and the numbers that came out.
+"""Plan files, which are JSON: everything needed to make the plan again, and the numbers that came out.
 
 The numbers are for readers; loading makes the plan anew from its settings and refuses a file whose numbers differ.
 """

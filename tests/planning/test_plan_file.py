@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import mssp
 from mssp import Plan, PlanWarning, Recipe, Shape
-from mssp.planning.document import schema
+from mssp.planning.plan_file import schema
 from mssp.planning.rules import ROLES
 from tests.words import REGIMES
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mssp.apply.draws import normals
+from mssp.apply.random_numbers import normals
 
 
 @given(st.integers(0, 200_000), st.integers(0, 500))

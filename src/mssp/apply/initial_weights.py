@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from mssp.apply.description import Claims, name_cleaner, planned_multipliers, planned_parameters
-from mssp.apply.draws import normals
 from mssp.apply.protocols import Draws, KeepsPlan
+from mssp.apply.random_numbers import normals
 from mssp.apply.verification import check_precision, check_routing
 from mssp.planning.parameter import OWN
 from mssp.planning.rules import BIASES, GAINS
