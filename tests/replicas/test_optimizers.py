@@ -76,7 +76,7 @@ def test_the_kernel_is_the_formula(kind: str, groups: int, batch: int, monkeypat
             columns = torch.randn(groups, batch, COLUMNS, generator=again)
             alive = torch.tensor([True, True, step < 1, True])
             optimizer.step({"w": Factored(rows, columns)}, alive)
-        both.append((optimizer.parameters["w"], optimizer.means.get("w"), optimizer.squares.get("w")))
+        both.append((optimizer.parameters["w"], *optimizer.moments["w"]))
     kernel, formula = both
     torch.testing.assert_close(kernel[0], formula[0], rtol=1e-5, atol=1e-5)
     for mine, theirs in zip(kernel[1:], formula[1:], strict=True):

@@ -44,14 +44,12 @@ class Optimizer:
         # What no replica ever needs is not computed.
         self._decays = {name: bool((each.weight_decay != 0).any()) for name, each in rates.items()}
         self._scales = {name: bool((each.grad_scale != 1).any()) for name, each in rates.items()}
-        self.means: dict[str, Tensor] = {}
-        self.squares: dict[str, Tensor] = {}
         if kind not in _UPDATES:
             known = ", ".join(each.title for each in _UPDATES)
             raise ValueError(f"replicas have no update of {kind.title}, only of {known}: add it to _UPDATES")
-        if kind.moments:
-            self.means = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-            self.squares = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+        self.moments = {
+            name: [torch.zeros_like(parameter) for _ in range(kind.moments)] for name, parameter in parameters.items()
+        }
 
     def step(self, gradients: Mapping[str, Gradient], alive: Tensor) -> None:
         """One update of the replicas that are ``alive`` [R]; the others stay as they are."""
@@ -82,7 +80,7 @@ class Optimizer:
         parameter.addcmul_(gradient, _like(lr, parameter), value=-1)
 
     def adam(self, name: str, gradient: Tensor, lr: Tensor) -> None:
-        parameter, mean, square = self.parameters[name], self.means[name], self.squares[name]
+        parameter, (mean, square) = self.parameters[name], self.moments[name]
         first, second = self._bias_corrections()
         # On a CPU a number, as torch.optim has it; asking a GPU for it would wait.
         root = second if parameter.is_cuda else second.item()
@@ -103,10 +101,11 @@ class Optimizer:
 
         each = self.rates[name]
         first, second = self._bias_corrections()
+        mean, square = self.moments[name] or (None, None)
         kernels.update(
             self.parameters[name],
-            self.means.get(name),
-            self.squares.get(name),
+            mean,
+            square,
             gradient.rows,
             gradient.columns,
             step_size=(each.lr if self.kind is SGD else each.lr / first).float(),
