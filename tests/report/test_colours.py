@@ -51,7 +51,7 @@ def test_every_colour_is_known(name: str) -> None:
 
 def test_all_that_figures_may_use_is_known() -> None:
     styles = (checks._LAYERS, checks._SUMMANDS, checks._BACKWARD, sweeps._SCHEMES)
-    looks = [look for style in styles for look in style.values()] + list(checks._OTHERS)
+    looks = [look for style in styles for look in style.values()] + [*checks._OTHERS, *sweeps._OTHERS]
     assert {colour for colour, _ in looks} <= set(LOUD)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, cycle
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,8 @@ _SCHEMES = {
     JIANG.name: ("#56b4e9", "cross"),
     "": ("#0b3c7d", "circle"),
 }
+# Looks of schemes that have none of their own, in the order in which they come.
+_OTHERS = (("#882255", "star-diamond"), ("#999933", "hexagon"), ("#332288", "bowtie"), ("#117733", "pentagon"))
 _TITLES = {each.name: each.title for each in (*SCHEMES, *OPTIMIZERS)}
 _AT_RATES = {"solid": "own best learning rate", "dash": "best learning rate of the smallest width"}
 _FAR = 3.0  # times the median distance from the best score: losses beyond leave the panel
@@ -166,7 +168,8 @@ def scaling_figure(panels: Mapping[str, Outcome], title: str = "Is wider better?
     above = 10 + 18 * max(map(len, headings.values()))
     shape = (columns, math.ceil(len(groups) / columns))
     canvas = Canvas(title, shape, (across, down), (74, above + 66), above, 2)
-    schemes = sorted({scheme for group in groups.values() for scheme in group}, key=list(_SCHEMES).index)
+    schemes = sorted({scheme for group in groups.values() for scheme in group}, key=_rank)
+    looks = _looks(schemes)
     words = []
     for number, (setting, group) in enumerate(groups.items()):
         x, y, on = canvas.axes(*divmod(number, columns))
@@ -177,7 +180,7 @@ def scaling_figure(panels: Mapping[str, Outcome], title: str = "Is wider better?
         canvas.heading(headings[setting])
         for scheme, transfer in group.items():
             shift = 0.06 * (schemes.index(scheme) - (len(schemes) - 1) / 2)  # error bars side by side
-            traces = _scaling_traces(transfer, scheme, shift)
+            traces = _scaling_traces(transfer, scheme, shift, looks[scheme])
             canvas.data += [trace | on for trace in traces]
             scores = [f"{_text(each.best, 3)} at N = {each.width}" for each in transfer.summaries]
             words.append(
@@ -203,9 +206,20 @@ def scaling_figure(panels: Mapping[str, Outcome], title: str = "Is wider better?
     return canvas.figure(f"It shows {metric.label} over the width, with 95 % confidence intervals. {' '.join(words)}")
 
 
-def _scaling_traces(transfer: Outcome, scheme: str, shift: float) -> tuple[Json, Json]:
+def _rank(scheme: str) -> int:
+    """Its place beside other schemes; those without a look of their own come last."""
+    return list(_SCHEMES).index(scheme) if scheme in _SCHEMES else len(_SCHEMES)
+
+
+def _looks(schemes: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colours and markers of all that is in a figure."""
+    others = [scheme for scheme in schemes if scheme not in _SCHEMES]
+    return _SCHEMES | dict(zip(others, cycle(_OTHERS)))
+
+
+def _scaling_traces(transfer: Outcome, scheme: str, shift: float, look: tuple[str, str]) -> tuple[Json, Json]:
     """At each width's own best rate, and at the smallest width's."""
-    colour, symbol = _SCHEMES[scheme]
+    colour, symbol = look
     widths = [each.width for each in transfer.summaries]
     xs = [math.log2(width) + shift for width in widths]
 
