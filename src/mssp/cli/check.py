@@ -12,7 +12,7 @@ from mssp._numbers import positive, positive_int
 from mssp.cli import flags, progress
 from mssp.cli.flags import multipliers
 from mssp.ladders.mlp import TUNED_WIDTH, MLPLadder, family
-from mssp.planning.setting import SGD, Setting
+from mssp.planning.setting import Setting
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +145,7 @@ class CheckCommand:
                 raise
             raise ValueError(f"{error}; or use --multipliers ones") from None
         default = with_safe_lr(found, setting.optimizer).lr
-        if asked == ("ones",) and setting.optimizer is SGD:
+        if asked == ("ones",) and setting.optimizer.follows_gradients:
             default = _LR_OF_ONES  # large enough for its updates not to be rounded away
         return replace(found, lr=default if self.lr is None else positive("--lr", self.lr))
 

@@ -19,7 +19,7 @@ from mssp._numbers import positive_int
 from mssp.ladders.tuned import Tuned, data_with_tuned_multipliers, multipliers_for
 from mssp.planning import setting
 from mssp.planning.plans import Plan
-from mssp.planning.setting import ADAM, ADAMW, READOUTS, REGIMES, SGD
+from mssp.planning.setting import READOUTS, REGIMES
 
 if TYPE_CHECKING:
     from mssp.data.dataset import Dataset
@@ -160,7 +160,7 @@ def readout_of(word: str | None) -> str:
 _TOP = 5
 # Learning rates to look around where none was tuned: of all ones, and of a plain model.
 _ONES = 0.01
-_PLAIN = {SGD: 1.0, ADAM: 0.005, ADAMW: 0.005}
+_PLAIN_BY_GRADIENTS, _PLAIN_BY_MOMENTS = 1.0, 0.005
 
 
 @dataclass
@@ -273,7 +273,8 @@ def multipliers(
     if list(asked) == ["plain"]:
         if narrowest is None:
             raise ValueError("--multipliers plain is one model of the smallest of several widths: here there is none")
-        return Tuned(_PLAIN[wanted.optimizer], base_width=narrowest)
+        lr = _PLAIN_BY_GRADIENTS if wanted.optimizer.follows_gradients else _PLAIN_BY_MOMENTS
+        return Tuned(lr, base_width=narrowest)
     if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
         return multipliers_for(data if asked[0] == "tuned" else asked[0], wanted, contender.active)
     plans = {file: _plan_in(file) for file in asked}
