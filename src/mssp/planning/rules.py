@@ -168,7 +168,7 @@ def printed(side: str) -> Callable[[str], Rows]:
     def rows(role: str) -> Rows:
         both = TABLE_1.get(role) or DERIVED[role]
         init = tuple(getattr(cell, side) if isinstance(cell, ByScheme) else cell for cell in both.init)
-        return Rows(init=init, sgd=both.sgd, adam=both.adam, eps=both.eps)
+        return replace(both, init=init)
 
     return rows
 
