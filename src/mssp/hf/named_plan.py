@@ -65,14 +65,14 @@ class ByName:
         return [(name, content) for name, content in facts(self.plan) if name != "forward"]
 
     def _columns(self) -> list[str]:
-        adam = ["eps"] if self.plan.setting.optimizer.eps is not None else []
+        adam = ["eps"] if self.plan.eps is not None else []
         scaled = ["grad scale"] if self.plan.grad_scale else []
         return ["parameter", "shape", "role", "init std", "lr", *adam, *scaled, *self._decay("wd"), "note"]
 
     def _rows(self) -> Iterator[list[str]]:
         for each in self.parameters:
             values = each.values
-            eps = [] if values.eps is None else [number(values.eps)]
+            eps = [] if self.plan.eps is None else ["" if values.eps is None else number(values.eps)]
             scaled = [number(values.grad_scale)] if self.plan.grad_scale else []
             shape = " × ".join(map(str, each.shape))
             numbers = [number(values.lr), *eps, *scaled, *self._decay(number(values.weight_decay))]

@@ -14,7 +14,7 @@ from mssp.planning.rules import BIASES, GAINS, Rule
 from mssp.planning.shape import SYMBOLS
 
 if TYPE_CHECKING:
-    from mssp.planning.plans import Plan
+    from mssp.planning.plans import Plan, Values
 
 
 def title(plan: Plan) -> str:
@@ -43,7 +43,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
 
 def columns(plan: Plan) -> list[str]:
     scaled = ["grad scale"] if plan.grad_scale else []
-    adam = ["eps", *scaled] if plan.setting.optimizer.eps is not None else []
+    adam = ["eps", *scaled] if plan.eps is not None else []
     return ["role", "init std", "lr", *adam, *(["wd"] if plan.weight_decay else []), "note"]
 
 
@@ -53,9 +53,7 @@ def rows(plan: Plan) -> Iterator[list[str]]:
         rule = plan.rule(role)
         init = "0" if rule.init_std is None else _cell(rule, values.init_std, rule.init_std)
         row = [role, "1" if role in GAINS else init, _cell(rule, values.lr, rule.lr)]
-        if values.eps is not None and rule.eps is not None:
-            by_gradient = [number(values.eps), _cell(rule, values.grad_scale, 1 / rule.eps)]
-            row += by_gradient if plan.grad_scale else [_cell(rule, values.eps, rule.eps)]
+        row += [] if plan.eps is None else _of_adam(plan, rule, values)
         row += [number(values.weight_decay)] if plan.weight_decay else []
         notes = (
             ["tied"]
@@ -68,6 +66,15 @@ def rows(plan: Plan) -> Iterator[list[str]]:
         )
         notes += [values.source] if values.source != "table" else []
         yield [*row, ", ".join(notes)]
+
+
+def _of_adam(plan: Plan, rule: Rule, values: Values) -> list[str]:
+    """Eps and the factor on gradients; empty for a role that an optimizer without eps moves."""
+    if values.eps is None or rule.eps is None:
+        return ["", ""] if plan.grad_scale else [""]
+    if plan.grad_scale:
+        return [number(values.eps), _cell(rule, values.grad_scale, 1 / rule.eps)]
+    return [_cell(rule, values.eps, rule.eps)]
 
 
 def _cell(rule: Rule, value: float, factor: Factor) -> str:
