@@ -24,7 +24,15 @@ from mssp.planning.parameter import ParamInfo
 
 def is_fused(module: nn.Module) -> bool:
     """Whether a module keeps its experts as stacked tensors and says how."""
-    return all(hasattr(module, flag) for flag in words.STACK_FLAGS)
+    return all(has_attribute(module, flag) for flag in words.STACK_FLAGS)
+
+
+def has_attribute(module: nn.Module, name: str) -> bool:
+    """Whether a module has an attribute that is no parameter, buffer or module.
+
+    ``hasattr`` takes long to say that it does not, and most modules have none of what is asked for here.
+    """
+    return name in vars(module) or hasattr(type(module), name)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from mssp.planning.configs import FAMILY, NOT_SIZES, entries_of, family_of, read_config
 
@@ -42,11 +43,24 @@ def on_meta(config: Any, like: nn.Module | None = None) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     def build(given: Any) -> nn.Module:
-        with torch.device("meta"):
+        with torch.device("meta"), _WithoutDraws():
             model: nn.Module = AutoModelForCausalLM.from_config(given) if like is None else type(like)(given)
         return model
 
     return _made(build, config)
+
+
+class _WithoutDraws(TorchFunctionMode):
+    """Initial weights of layers are not drawn, in this thread: tensors without numbers would not hold them."""
+
+    _DRAWS = frozenset({nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_})
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in self._DRAWS:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def _made(make: Callable[..., Made], given: Any) -> Made:

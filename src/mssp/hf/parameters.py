@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from mssp.apply.description import name_cleaner
-from mssp.hf.experts import FusedExperts, is_fused
+from mssp.hf.experts import FusedExperts, has_attribute, is_fused
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import NeutralGains
 from mssp.hf.vocabulary import Place, for_all_blocks, info_of, names
@@ -92,7 +92,8 @@ def _of_queries(name: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
 
 def _head_size(model: nn.Module) -> int | None:
     """The size of an attention head, as the attention modules have it."""
-    found = {getattr(module, name, None) for module in model.modules() for name in names().head_sizes}
+    words = names().head_sizes
+    found = {getattr(module, name) for module in model.modules() for name in words if has_attribute(module, name)}
     sizes = [size for size in found if isinstance(size, int)]
     return sizes[0] if len(sizes) == 1 else None
 
