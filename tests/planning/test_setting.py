@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import mssp
 from mssp.planning import setting as setting_module
@@ -159,6 +161,15 @@ def test_roles_without_a_row_go_to_the_optimizer_that_takes_the_rest(monkeypatch
     assert plan.roles["router"].eps == 1e-8
     assert mssp.Plan.from_json(plan.json()) == plan
     assert '"rest_lr": 0.004' in plan.json()
+    assert "lr of the rest 0.004" in str(plan)
+    model = nn.Linear(256, 256, bias=False)
+    claims = {"weight": mssp.ParamInfo("hidden", layout="out in")}
+    groups = mssp.param_groups(model, plan, claims)
+    other = mssp.param_groups(
+        nn.Linear(256, 8, bias=False), plan, {"weight": mssp.ParamInfo("router", layout="out in")}
+    )
+    assert [group["lr"] for group in groups + other] == [0.02, 0.001]
+    assert mssp.check_schedule(torch.optim.AdamW(groups + other, eps=1e-8), plan) == 1.0
     with pytest.raises(
         ValueError, match="rest_lr is for optimizers that leave roles to another one: leave it out with"
     ):
@@ -199,3 +210,20 @@ def test_a_share_between_none_and_all_is_written_where_it_is() -> None:
     assert whole["tied"] is True
     assert "shared" not in whole
     assert "shared 0.5" in str(half)
+    with pytest.raises(
+        ValueError, match=r"expert_out shares 0\.5 of its start among experts: only none and all are drawn"
+    ):
+        _ = half.roles["expert_out"].starts_equal
+
+
+def test_objects_print_in_a_word() -> None:
+    assert repr(MSSP) == "Scheme('mssp')"
+    assert repr(Setting(regime=II)) == (
+        "Setting(scheme=Scheme('mssp'), regime=Regime('II'), optimizer=Optimizer('adamw'), readout='zero', "
+        "as_printed=False)"
+    )
+
+
+def test_an_unknown_readout_is_refused_where_it_counts() -> None:
+    with pytest.raises(ValueError, match="unknown readout 'typo': use one of zero, mup, scheme"):
+        Setting.of("mssp", "II", "sgd", "typo").rule("readout")

@@ -239,5 +239,5 @@ def planned_multipliers(model: nn.Module, plan: Plan) -> Iterator[tuple[object, 
 
 
 def multipliers_of(model: nn.Module, plan: Plan) -> dict[str, float]:
-    """The factors of the forward pass that :func:`initialize` sets, by the paths of their attributes."""
+    """The factors of the forward pass that :func:`mssp.initialize` sets, by the paths of their attributes."""
     return {f"{path}{name}": factor for _, path, name, factor in planned_multipliers(model, plan)}

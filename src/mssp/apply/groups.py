@@ -75,7 +75,8 @@ def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
     for index, group in enumerate(optimizer.param_groups):
         if not {"name", "lr_scale", "lr_mult"} <= group.keys() or not group["lr_scale"] * group["lr_mult"] > 0:
             raise ValueError(f"group {index} has no name, lr_scale and lr_mult: it was not made by mssp.param_groups")
-        factors.append(float(group["lr"]) / (plan.lr * group["lr_mult"] * group["lr_scale"]))
+        tuned = plan.tuned_lr(group["name"].partition(" ")[0])  # the role, without what tells its groups apart
+        factors.append(float(group["lr"]) / (tuned * group["lr_mult"] * group["lr_scale"]))
     if not factors:
         raise ValueError("the optimizer has no groups")
     usual = median_low(factors)

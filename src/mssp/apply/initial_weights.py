@@ -101,14 +101,14 @@ def draw(
     """The part of a parameter of this shape that lies in ``region``."""
     # float64 models get the product in float64; the others in float32, rounded once.
     precision = torch.float64 if dtype == torch.float64 else torch.float32
-    if values.shared == 1 and info.expert_axis is not None:
+    if values.starts_equal and info.expert_axis is not None:
         # One matrix for all experts, repeated as a view: equal to the bit, and drawn once.
         axis = info.expert_axis % len(shape)
         matrix = draw_normals(shape[:axis] + shape[axis + 1 :], region[:axis] + region[axis + 1 :], info.name, seed)
         matrix = matrix.to(precision) * values.init_std
         count = region[axis].stop - region[axis].start
         return matrix.unsqueeze(axis).expand(*matrix.shape[:axis], count, *matrix.shape[axis:])
-    name = info.tied_as if values.shared == 1 and info.tied_as else info.name
+    name = info.tied_as if values.starts_equal and info.tied_as else info.name
     return draw_normals(shape, region, name, seed).to(precision) * values.init_std
 
 

@@ -27,7 +27,7 @@ _SUMMING_GATES = ("softmax", "renormalised")
 _GATES = ("sigmoid", *_SUMMING_GATES)
 
 
-_HALF = (torch.bfloat16, torch.float16)
+_HALF = (torch.bfloat16, torch.float16)  # precisions that round small updates away
 
 
 def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | None = None) -> None:
@@ -94,7 +94,7 @@ def check_routing(
             f"router '{routers[0].name}' would start at zero and route to {target.active} of {target.experts}, which "
             f"ties every expert: {how}; or plan with scheme 'mup'"
         )
-    for summing in sorted(gates & set(_SUMMING_GATES)) if routers and plan.roles["expert_in"].shared == 1 else ():
+    for summing in sorted(gates & set(_SUMMING_GATES)) if routers and plan.roles["expert_in"].starts_equal else ():
         _warn(
             f"experts start equal, and a {summing} gate gives the router no gradient until they differ: "
             "use a sigmoid gate"

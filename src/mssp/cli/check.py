@@ -115,7 +115,6 @@ class CheckCommand:
     def _checked(self, setting: Setting, sizes: Sizes, device: torch.device) -> tuple[Check, Tuned]:
         from mssp.coordcheck.ladder_runs import check_runs
         from mssp.data import load
-        from mssp.replicas import Feed
 
         steps, batch = positive_int("--steps", self.steps or 0), positive_int("--batch", self.batch or 0)
         seeds = positive_int("--seeds", self.seeds or 0)
@@ -125,10 +124,10 @@ class CheckCommand:
         tuned = self._tuned(data.name, corrected)
         runs = sizes.runs(setting, tuned, MLPLadder, data, self.active)
         rules = {size: run.plan for size, run in sizes.runs(corrected, tuned, MLPLadder, data, self.active).items()}
+        assert setting.regime is not None
+        feed = MLPLadder(setting.regime, data, self.active).feed(device)
         with progress.counting(len(runs) * steps, "updates") as one_more:
-            found = check_runs(
-                runs, Feed(data, device), steps=steps, batch=batch, seeds=range(seeds), rules=rules, on_step=one_more
-            )
+            found = check_runs(runs, feed, steps=steps, batch=batch, seeds=range(seeds), rules=rules, on_step=one_more)
         return found, tuned
 
     def _tuned(self, data: str, setting: Setting) -> Tuned:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mssp._environment import __version__, device_text
+from mssp._environment import __version__, device_text, pick_device
 from mssp._files import write_whole
 from mssp._numbers import positive_int
 from mssp.cli import flags, progress
@@ -123,14 +123,13 @@ class DemoCommand:
         def make(advance: Advance) -> dict[str, Any]:
             from mssp.coordcheck.ladder_runs import Sizes, check_runs, with_safe_lr
             from mssp.data import load
-            from mssp.replicas import Feed
 
             setting, known = _setting(scheme), _tuned(scheme)
             data = load(_DATA)
             runs = Sizes(tuple(self.widths)).runs(setting, with_safe_lr(known, _OPTIMIZER), MLPLadder, data)
             found = check_runs(
                 runs,
-                Feed(data),
+                MLPLadder(_REGIME, data).feed(pick_device("cpu")),
                 steps=_CHECK_STEPS,
                 batch=_CHECK_BATCH,
                 seeds=range(_CHECK_SEEDS),
@@ -142,7 +141,6 @@ class DemoCommand:
         _kept(path, settings, stages, title, len(self.widths) * _CHECK_STEPS, make)
 
     def _sweep(self, path: Path, stages: Stages) -> Sweep:
-        from mssp._environment import pick_device
         from mssp.data import load
         from mssp.replicas import Schedule
         from mssp.report.contents import sweep_of

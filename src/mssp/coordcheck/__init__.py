@@ -1,6 +1,6 @@
 """The refined coordinate check: run, fit exponents, judge them, and say what is wrong.
 
-It imports measure, theory, replicas and ladders.
+It imports planning, apply, data, measure, theory, replicas and ladders.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ implemented right? ``stable``: do the desiderata of maximal scale stability hold
 Regime II, implemented right, passes and is not stable.
 
 A quantity is judged by its exponent averaged over the steps for which one exponent is predicted. It is off if it
-misses by more than 0.15 and its confidence interval, and if the bend of finite sizes (``fit.py``) does not explain it.
+misses by more than 0.15 and its confidence interval, and if the bend of finite sizes (``series.py``) does not explain
+it.
 """
 
 from __future__ import annotations

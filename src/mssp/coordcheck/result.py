@@ -14,7 +14,7 @@ from mssp.coordcheck.judgement import Judged, judged_quantities
 from mssp.coordcheck.series import Series
 from mssp.coordcheck.text import lines
 from mssp.measure.quantities import LOSS, Quantity
-from mssp.planning.setting import OPTIMIZERS, SCHEMES, Setting
+from mssp.planning.setting import OPTIMIZERS, READOUTS, REGIMES, SCHEMES, Setting
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent
 
@@ -100,7 +100,7 @@ class Check:
             words = {name: found[name] for name in ("scheme", "optimizer", "regime", "readout")}
             unknown = _unknown(words | {"axis": axis})
             if unknown:
-                raise ValueError(f"it is no result of mssp check --json: {unknown}")
+                raise ValueError(unknown)
             read = cls(
                 setting=Setting.of(**words),
                 axis=axis,
@@ -113,6 +113,8 @@ class Check:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no result of mssp check --json: {type(error).__name__}, {error}") from None
+        except ValueError as error:
+            raise ValueError(f"it is no result of mssp check --json: {error}") from None
         wrong = read._contradiction()
         if wrong:
             raise ValueError(f"it is no result of mssp check --json: {wrong}")
@@ -134,8 +136,14 @@ class Check:
 
 def _unknown(words: Mapping[str, Any]) -> str:
     """The first word of a file that means nothing; empty where all do."""
-    for name, known in (("scheme", SCHEMES), ("optimizer", OPTIMIZERS), ("axis", ("width", "depth"))):
-        if words[name] not in map(str, known):
+    for name, known in (
+        ("scheme", SCHEMES),
+        ("optimizer", OPTIMIZERS),
+        ("axis", ("width", "depth")),
+        ("regime", (*REGIMES, None)),
+        ("readout", READOUTS),
+    ):
+        if words[name] not in (*map(str, known), *({None} & set(known))):
             return f"{name} is {words[name]!r}, none of {', '.join(map(str, known))}"
     return ""
 

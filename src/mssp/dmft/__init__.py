@@ -4,7 +4,7 @@ experiment = Experiment(plan, inputs, targets, steps)     what is trained: the f
 solution = solve(experiment)                              its limit: outputs, kernels, router, with errors
 comparison = compare(solution, widths=[64, 128, 256])     finite networks of that plan beside it
 
-It imports planning, nn and replicas.
+It imports planning, apply, nn, replicas and ladders.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def constants(experiment: Experiment) -> Constants:
     small, large = experiment.plan, experiment.member(_LARGER * shape.width)
     found = [_over_scales(plan, experiment.config(plan.target.width).gate_kind) for plan in (small, large)]
     limits = {what: _limit(what, value, found[1][what], experiment.plan) for what, value in found[0].items()}
-    tied = {small.roles[role].shared == 1 for role in ("expert_in", "expert_out")}
+    tied = {small.roles[role].starts_equal for role in ("expert_in", "expert_out")}
     if len(tied) > 1:
         raise ValueError(f"scheme {small.scheme!r} ties one side of the experts only: that has no solver")
     return Constants(

@@ -31,11 +31,12 @@ _ROWS = 11  # steps that a table shows
 def heading(solution: Solution) -> str:
     experiment, plan = solution.experiment, solution.experiment.plan
     of = solution.constants
+    assert plan.setting.regime is not None, "experiments are of a regime"
     sizes = {
         I: f"M = {of.experts}, N_e/N = {of.expert_width_ratio:g}",
         II: f"M/N = {of.experts_per_width:g}, N_e = {of.expert_width}",
         III: f"M/N = {of.experts_per_width:g}, N_e/N = {of.expert_width_ratio:g}",
-    }[plan.setting.regime or I]
+    }[plan.setting.regime]
     of_what = f"{experiment.activation}, {experiment.gate} gates, inputs {len(experiment.inputs)}, lr {plan.lr:g}"
     return f"the limit of {plan.scheme} in regime {plan.regime}: {sizes}, {of_what}"
 

@@ -47,7 +47,7 @@ class Passed(NamedTuple):
     features: Tensor
 
 
-class Run:
+class Solving:
     """The shared state of a solution in progress."""
 
     def __init__(

@@ -15,7 +15,7 @@ from mssp.dmft.experiment import Experiment
 from mssp.dmft.observables import MAIN, Averaged, Observables, averaged, relative
 from mssp.dmft.run import Samples
 from mssp.dmft.solver import Marched, march
-from mssp.planning.setting import II, III, I
+from mssp.planning.setting import II, III, ZERO, I
 
 SAMPLES, SOLVES = 80_000, 6
 _EXPERTS_IN_GRID, _UNITS_SHARE = 24, 8  # Regime III: so many experts meet an eighth as many units as features
@@ -138,7 +138,7 @@ def _warnings(
     if not np.any(found.mean["f"]):
         why = (
             "a zero readout has nothing to start from"
-            if plan.readout == "zero"
+            if plan.readout == ZERO
             else "what the experts put out and what they learn vanishes"
         )
         told.append(f"the limit is trivial: under {plan.scheme} in regime {plan.regime} {why}, and f stays 0")

@@ -18,7 +18,7 @@ from mssp.dmft.experiment import Experiment
 from mssp.dmft.fields import History
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.observables import Observables, equal_times
-from mssp.dmft.run import Passed, Run, Samples, Seen
+from mssp.dmft.run import Passed, Samples, Seen, Solving
 from mssp.dmft.sites.experts import Experts
 from mssp.dmft.sites.features import Features
 from mssp.dmft.sites.readout import Readout
@@ -65,7 +65,7 @@ class Marched:
 @torch.no_grad()
 def march(experiment: Experiment, of: Constants, samples: Samples, seed: int, device: torch.device) -> Marched:
     """One solution, with one draw of all noise."""
-    run = Run(experiment, of, samples, seed, device)
+    run = Solving(experiment, of, samples, seed, device)
     features, readout = Features(run), Readout(run)
     site = _site(run, features)
     logits, found_by_layers, found_by_experts, heavy_from = [], [], [], None
@@ -98,20 +98,20 @@ def _contradictions(layers: list[Passed], experts: list[Passed]) -> Observables:
     return found
 
 
-def _site(run: Run, features: Features) -> Site:
+def _site(run: Solving, features: Features) -> Site:
     regime = run.experiment.plan.setting.regime
     if regime is I:
         return RegimeOne(run, features)
     return RegimeTwo(run) if regime is II else RegimeThree(run)
 
 
-def _check_loss(run: Run, readout: Readout) -> None:
+def _check_loss(run: Solving, readout: Readout) -> None:
     losses = run.loss(readout.f[[0, run.times.step]])
     if not math.isfinite(float(losses[1])) or losses[1] > _DIVERGED * losses[0]:
         raise FloatingPointError(f"the loss went from {losses[0]:.3g} to {losses[1]:.3g}")
 
 
-def _diverged(run: Run, how: str, heavy_from: int | None) -> str:
+def _diverged(run: Solving, how: str, heavy_from: int | None) -> str:
     step, lr, gate = run.times.step, run.experiment.plan.lr, run.experiment.gate
     if heavy_from is not None:
         return (
@@ -121,7 +121,7 @@ def _diverged(run: Run, how: str, heavy_from: int | None) -> str:
     return f"gradient descent diverges at step {step}: {how}; use a learning rate below {lr:g}"
 
 
-def _observables(run: Run, features: Features, site: Site, readout: Readout, psi: Tensor) -> Observables:
+def _observables(run: Solving, features: Features, site: Site, readout: Readout, psi: Tensor) -> Observables:
     """All of it, for logits [steps + 1, P, experts]."""
     found = {
         "f": readout.f,

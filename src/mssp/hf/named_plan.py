@@ -17,7 +17,7 @@ from mssp.planning.configs import RENORMALISED_NOTE
 from mssp.planning.parameter import OWN, ParamInfo
 from mssp.planning.plan_file import document
 from mssp.planning.plans import Plan, Values
-from mssp.planning.printing import facts, title
+from mssp.planning.printing import facts, notes, title
 from mssp.planning.rules import BIASES, GAINS
 
 
@@ -135,8 +135,5 @@ def _start(each: Named) -> str:
 
 
 def _note(each: Named) -> str:
-    notes = (
-        ["tied"] if each.values.shared == 1 else ["zero"] if each.values.zero and each.values.role not in BIASES else []
-    )
-    notes += ["also the readout"] if each.info.tied_readout else []
-    return ", ".join([*notes, *([each.values.source] if each.values.source != "table" else [])])
+    also = ["also the readout"] if each.info.tied_readout else []
+    return ", ".join(notes(each.values, *also))

@@ -170,9 +170,7 @@ ENTRIES: tuple[Names, ...] = (_USUAL, _LINEAR_ATTENTION, _SHARED_MLP)
 
 # What a class of stacked experts says of itself in transformers, whatever the family: how many there are, whether they
 # are gated, have biases, keep inputs first, and keep gate and up in halves rather than interleaved.
-STACK_FLAGS = (COUNTED, GATED, BIASED, INPUTS_FIRST, IN_HALVES) = (
-    "num_experts", "has_gate", "has_bias", "is_transposed", "is_concatenated",
-)  # fmt: skip
+STACK_FLAGS = ("num_experts", "has_gate", "has_bias", "is_transposed", "is_concatenated")
 # Its tensors; a bias is called as its stack with the suffix.
 GATED_FIRST, PLAIN_FIRST, SECOND, BIAS_SUFFIX = "gate_up_proj", "up_proj", "down_proj", "_bias"
 # Its activation, with gates or without, and the flag of a norm after it.

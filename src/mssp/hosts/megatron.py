@@ -102,7 +102,7 @@ def write(plan: Plan, sizes: Sizes) -> str:
     ]
     if plan.setting.optimizer is SGD:
         by_hand.append(writing.fused("linear_qkv"))
-    if plan.roles["expert_in"].shared == 1:
+    if plan.roles["expert_in"].starts_equal:
         by_hand.append(
             "Experts start equal here, and gates that sum to one give the router no gradient until they differ, which "
             "they do as soon as tokens are routed apart: expect the router to learn late."

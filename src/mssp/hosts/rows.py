@@ -189,7 +189,7 @@ def _row(plan: Plan, parameter: Parameter, sizes: Sizes) -> Row | None:
     shape = tuple(_axis(plan, axis, sizes) for axis in parameter.axes.split())
     if role != "hidden":
         values = plan.roles[role]
-        how: How = "ones" if role in GAINS else "zeros" if values.zero else "tied" if values.shared == 1 else "normal"
+        how: How = "ones" if role in GAINS else "zeros" if values.zero else "tied" if values.starts_equal else "normal"
         return Row(parameter, values, how, values.init_std, shape)
     into, out = (_product_side(plan, side, sizes) for side in (parameter.fan_in, parameter.fan_out))
     if into is None or out is None:

@@ -94,7 +94,8 @@ def _start(shape: Shape, setting: Setting) -> Plan:
 @lru_cache(maxsize=64)
 def _grown(shape: Shape, base_width: int, setting: Setting) -> Plan:
     """The same, from a plain model of another width."""
-    assert setting.regime is not None
+    if setting.regime is None:
+        raise ValueError(f"{setting} has no regime: what grows from the plain model of width {base_width} is not known")
     base = family(setting.regime, base_width, shape.inputs)
     active, rest = divmod(base.experts * shape.active, shape.experts)
     if rest:

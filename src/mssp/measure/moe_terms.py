@@ -18,7 +18,7 @@ M x tokens x width, never exist.
 
 Shapes: R replicas, T tokens, N width, M experts (m of them at a time), E expert width, F rows of w_in (2E if gated).
 
-Beside them: how a layer's tokens spread over its experts, as sizes that can be followed over training.
+Beside the terms stands how a layer's tokens spread over its experts, as sizes that can be followed over training.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class Monitor:
 
     def _drawn(self, info: ParamInfo, parameter: Tensor) -> float:
         """How many numbers were drawn for a parameter: tied experts share theirs."""
-        return parameter.numel() / ((info.experts or 1) if self._planned[info.name].shared == 1 else 1)
+        return parameter.numel() / ((info.experts or 1) if self._planned[info.name].starts_equal else 1)
 
     def _measure(self) -> None:
         if self._probe is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mssp._numbers import positive
 from mssp.planning.recipe import Recipe
 from mssp.planning.rules import BIASES, GAINS, ROLES
-from mssp.planning.setting import READOUTS
+from mssp.planning.setting import check_readout
 from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def check(plan: Plan) -> None:
     for name in ("as_printed", "grad_scale"):
         if not isinstance(getattr(plan, name), bool):
             raise ValueError(f"{name} must be True or False, got {getattr(plan, name)!r}")
-    if plan.readout not in READOUTS:
-        raise ValueError(f"unknown readout {plan.readout!r}: use one of {', '.join(READOUTS)}")
+    check_readout(plan.readout)
     optimizer = plan.setting.optimizer
     if plan.weight_decay and not optimizer.decays:
         raise ValueError(f"weight_decay is for adamw, not {optimizer}: set it to 0 or use adamw")

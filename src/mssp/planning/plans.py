@@ -50,6 +50,15 @@ class Values:
             if lost or (number == 0 and name in ("lr", "eps")):
                 raise ValueError(f"{name} of {self.role} comes to {number}: outside the range of floating point")
 
+    @property
+    def starts_equal(self) -> bool:
+        """Whether all experts start as one; a share in between is refused, since no start with it is known here."""
+        if self.shared not in (0, 1):
+            raise ValueError(
+                f"{self.role} shares {self.shared:g} of its start among experts: only none and all are drawn"
+            )
+        return self.shared == 1
+
     def json(self) -> dict[str, float | bool | str | None]:
         """As plan files have it: a share is written where it is neither none nor all."""
         entries = {name: value for name, value in vars(self).items() if name not in ("role", "shared")}

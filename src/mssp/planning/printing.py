@@ -55,17 +55,19 @@ def rows(plan: Plan) -> Iterator[list[str]]:
         row = [role, "1" if role in GAINS else init, _cell(rule, values.lr, rule.lr)]
         row += [] if plan.eps is None else _of_adam(plan, rule, values)
         row += [number(values.weight_decay)] if plan.weight_decay else []
-        notes = (
-            ["tied"]
-            if values.shared == 1
-            else [f"shared {number(values.shared)}"]
-            if values.shared
-            else ["zero"]
-            if values.zero and role not in BIASES
-            else []
-        )
-        notes += [values.source] if values.source != "table" else []
-        yield [*row, ", ".join(notes)]
+        yield [*row, ", ".join(notes(values))]
+
+
+def notes(values: Values, *also: str) -> list[str]:
+    """What is to be known of a role's numbers: how experts start together, zeros, and where a rule comes from."""
+    found = []
+    if values.shared == 1:
+        found.append("tied")
+    elif values.shared:
+        found.append(f"shared {number(values.shared)}")
+    elif values.zero and values.role not in BIASES:
+        found.append("zero")
+    return [*found, *also, *([values.source] if values.source != "table" else [])]
 
 
 def _of_adam(plan: Plan, rule: Rule, values: Values) -> list[str]:

@@ -1,7 +1,8 @@
 """Which cell of the prescription: optimizer, regime and scheme as data, and the setting that holds them.
 
 Words such as ``"adamw"`` or ``"II"`` exist at two borders, in flags and in files. Everything between asks the objects
-below, which are compared by identity. Another optimizer or scheme is one entry here and its rows in ``rules.py``.
+below, which are compared by identity. Another optimizer or scheme is one entry here and its rows in ``rules.py``
+(CONTRIBUTING.md has the recipes).
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ class _Named:
     def __str__(self) -> str:
         return self.name
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Optimizer(_Named):
     """What rules, replicas and hosts need to know of an optimizer.
 
@@ -86,7 +90,7 @@ ADAMW = Optimizer(name="adamw", title="AdamW", row="adam", moments=2, eps=1e-8, 
 OPTIMIZERS = (SGD, ADAM, ADAMW)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Regime(_Named):
     """What grows together, and the place of its cell in every row."""
 
@@ -116,7 +120,7 @@ III = Regime(name="III", grows=frozenset({"N", "N_e", "M", "K"}), cell=2)
 REGIMES = (I, II, III)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Scheme(_Named):
     """Where its rows come from, and for which regimes and optimizers there are any.
 
@@ -172,7 +176,7 @@ class Setting:
         readout: str = ZERO,
         as_printed: bool = False,
     ) -> Setting:
-        """The setting of these words; unknown ones are refused, and ``check`` refuses cells without a rule.
+        """The setting of these words; unknown schemes, regimes and optimizers are refused, cells in :meth:`checked`.
 
         >>> print(Setting.of("mup", "II", "sgd"))
         Regime II · mup · sgd
@@ -223,7 +227,7 @@ class Setting:
             lr, source = corrected(role, lr, self.as_printed, cell)
         std = init.std
         if role == "readout" and self.readout != SCHEMES_OWN:
-            std = None if self.readout == ZERO else 1 / N
+            std = {ZERO: None, MUPS_OWN: 1 / N}[check_readout(self.readout)]
         return Rule(role, std, lr, None if optimizer.eps is None else rows.eps[cell], init.shared, source)
 
     def optimizer_of(self, role: str) -> Optimizer:
@@ -264,6 +268,12 @@ def rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed:
     if role not in ROLES:
         raise ValueError(f"unknown role {role!r}: use one of {', '.join(ROLES)}")
     return Setting.of(scheme, regime, optimizer, SCHEMES_OWN, as_printed).checked().rule(role)
+
+
+def check_readout(word: str) -> str:
+    if word not in READOUTS:
+        raise ValueError(f"unknown readout {word!r}: use one of {', '.join(READOUTS)}")
+    return word
 
 
 def scheme_named(word: str | Scheme) -> Scheme:

@@ -1,6 +1,6 @@
 """Many runs: one trial, all of them here or on Ray, learning-rate transfer, the search for multipliers.
 
-It imports replicas, ladders and store.
+It imports planning, data, replicas, ladders and store.
 """
 
 from __future__ import annotations

@@ -141,6 +141,8 @@ class Local:
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
         """Chunks that others are at are waited for, and taken over should they die."""
         asked = begin(study, job, watcher, trials)
+        if not trials:
+            return
         if self._feed is None or self._feed.data is not job.data:  # stages of a search share it
             self._feed = job.ladder(trials[0]).feed(self.device)
         feed = self._feed

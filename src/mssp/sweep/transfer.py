@@ -347,6 +347,9 @@ def trials(
     contenders: Mapping[Contender, Tuned], widths: Mapping[Regime, Sequence[int]], seeds: int, rates: LearningRates
 ) -> list[Trial]:
     """Every run of the experiment; ``widths`` by regime."""
+    for contender in contenders:
+        if contender.setting.regime not in widths:
+            raise ValueError(f"no widths were given for {contender}: its regime is {contender.setting.regime}")
     return [
         contender.trial(width, seed, lr).with_tuned(tuned)
         for contender, tuned in contenders.items()

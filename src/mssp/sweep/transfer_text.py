@@ -1,6 +1,6 @@
 """What a sweep found, as tables for people and as JSON for programs.
 
-What sweeps came to, as a file keeps it: the ``settings`` of ``mssp sweep --json``, read back.
+What a sweep came to is read back from the ``settings`` of ``mssp sweep --json``.
 
 The package carries one such file, the sweep over all regimes on TinyImageNet that a GPU took minutes for, so that what
 a laptop finds on embedded data can stand beside it (records/2026-11-16-transfer-tinyimagenet.md).

@@ -71,7 +71,10 @@ class Trial:
     def _entries(self) -> dict[str, Any]:
         """Flat, in the order of tables. A base is named where there is one: most have none, and keep their keys."""
         words = self.setting.words()
-        assert not words["as_printed"], "trials follow the corrected table"
+        if words["as_printed"]:
+            raise ValueError(
+                f"{self.setting}: trials follow the corrected table, and a store would not tell them apart"
+            )
         return {
             **{name: words[name] for name in ("regime", "scheme", "optimizer")},
             **{name: getattr(self, name) for name in ("width", "seed", "lr", "init_mult")},

@@ -1,8 +1,8 @@
 """What to expect of a quantity, and on whose word: the paper's tables, the rules, or a simulation.
 
-Gates that are shares of one among K of M experts need room in it, for what a finite number of experts does to the
-router's way back. A gradient at the logits is what comes back to the gates times the derivative of the gates, which
-for shares is
+Under gates that are shares of one among K of M experts, predictions leave room for what a finite number of experts
+does to the router's way back. A gradient at the logits is what comes back to the gates times the derivative of the
+gates, which for shares is
 
     dφ_i / dψ_j = φ_i (δ_ij - φ_j)
 
@@ -131,7 +131,7 @@ class Theory:
         if found is not None:
             return self._unless_zero(name, found, "paper")
         quantity = Quantity.named(name)
-        if quantity.of in self._own_sides:
+        if quantity.of in self._own_sides and quantity.kind not in (BACKWARD_PROPAGATING, BACKWARD_EFFECTIVE):
             return None
         implied = self._implied.exponent(name, step)
         if implied is not None:

@@ -104,7 +104,7 @@ class Implied:
 
     def tied(self) -> bool:
         """Whether experts start equal."""
-        return next(iter(self._plans.values())).roles["expert_in"].shared == 1
+        return next(iter(self._plans.values())).roles["expert_in"].starts_equal
 
     def _of(self, value: str, role: str) -> Exponent:
         return self._slope({size: getattr(each.roles[role], value) for size, each in self._plans.items()})

@@ -3,7 +3,7 @@
 The tables are the paper's summaries of App. "Signal Propagation" and its text for Adam and for Regime I. "zero" is a
 term that vanishes identically. Where the paper treats a cross term apart, our "effective" (ΔW x_t) contains it and is
 of the larger order. What the rules imply (initial weights, learning rates, gradients) is read off the rules, not
-written down again (``theory/scaling.py``).
+written down again (``theory/implied.py``).
 
 Printed and corrected here (docs/errata.md): E.2 of muP after one step is N⁻³ in both regimes.
 """

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from mssp.dmft.fields import Field, chained, pairing
-from mssp.dmft.run import Passed, Run
+from mssp.dmft.run import Passed, Solving
 from mssp.dmft.sites.pointwise import Bent, activated, sigmoid
 
 _WINDOW = 0.4  # of the standard deviation of ψ: results do not move from 0.15 on, and noise does
@@ -103,7 +103,7 @@ class Experts:
     bent: Bent
 
     @classmethod
-    def at(cls, run: Run, psi: Field, h: Field) -> Experts:
+    def at(cls, run: Solving, psi: Field, h: Field) -> Experts:
         experiment = run.experiment
         share = experiment.plan.target.active / experiment.plan.target.experts
         return cls(psi, h, gates(experiment.gate, psi.value, share), activated(experiment.activation, h.value))

@@ -17,7 +17,7 @@ from torch import Tensor
 from mssp.dmft.fields import Field, History, Source, chained, pairing
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import GaussianProcess, Population
-from mssp.dmft.run import Run
+from mssp.dmft.run import Solving
 from mssp.dmft.sites.pointwise import activated
 
 _KIND = "feature"
@@ -31,7 +31,7 @@ class Features:
 
     pulled: Tensor
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Solving) -> None:
         self._run, times = run, run.times
         self._population = Population("features", run.samples.features, run.seed, run.device)
         sizes = (1, 1, self._population.members)

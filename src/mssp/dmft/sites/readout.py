@@ -15,13 +15,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mssp.dmft.run import Run
+from mssp.dmft.run import Solving
 
 
 class Readout:
     """The last layer."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Solving) -> None:
         self._run = run
         rows, steps = run.times.rows, run.times.steps + 1
 

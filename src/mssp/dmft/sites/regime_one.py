@@ -23,7 +23,7 @@ from torch import Tensor
 from mssp.dmft.fields import UNITS, Field, History, Source
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import Population
-from mssp.dmft.run import Run, Seen
+from mssp.dmft.run import Seen, Solving
 from mssp.dmft.sites.experts import Experts
 from mssp.dmft.sites.features import Features
 from mssp.dmft.sites.readout import Readout
@@ -34,7 +34,7 @@ _KIND = "unit"
 class RegimeOne:
     """The experts' site."""
 
-    def __init__(self, run: Run, features: Features) -> None:
+    def __init__(self, run: Solving, features: Features) -> None:
         self._run = run
         times, device = run.times, run.device
         units = Population("units", run.samples.units, run.seed, device)

@@ -29,7 +29,7 @@ import math
 from mssp.dmft.fields import EXPERTS, UNITS, History, Source
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import Population
-from mssp.dmft.run import Run, Seen
+from mssp.dmft.run import Seen, Solving
 from mssp.dmft.sites.experts import Experts
 from mssp.dmft.sites.features import Features
 from mssp.dmft.sites.readout import Readout
@@ -41,7 +41,7 @@ _GROUPS = 16  # of units, which answer for their expert: the response to its ψ 
 class RegimeThree:
     """The experts' site."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Solving) -> None:
         self._run = run
         times, samples, device = run.times, run.samples, run.device
         experts = Population("experts", samples.experts, run.seed, device)

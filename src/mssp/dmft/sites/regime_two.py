@@ -22,7 +22,7 @@ from __future__ import annotations
 from mssp.dmft.fields import UNITS, History, Source
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import Population
-from mssp.dmft.run import Run, Seen
+from mssp.dmft.run import Seen, Solving
 from mssp.dmft.sites.experts import Experts
 from mssp.dmft.sites.features import Features
 from mssp.dmft.sites.readout import Readout
@@ -33,7 +33,7 @@ _KIND = "expert"  # one kind of sources: whatever moves in an expert moves all o
 class RegimeTwo:
     """The experts' site."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Solving) -> None:
         self._run = run
         times, samples, device = run.times, run.samples, run.device
         units_each = run.constants.expert_width

@@ -67,7 +67,7 @@ def transfer_figure(panels: Mapping[str, Transfer], title: str) -> Figure:
     >>> description_of(transfer_figure({"Regime II · mssp · sgd": transfer}, "Transfer"))[:73]
     'Transfer. It shows accuracy over the learning rate for 2 widths: means ov'
 
-    Schemes are columns where keys name them, as :class:`mssp.sweep.transfer.Setting` does, so that settings that
+    Schemes are columns where keys name them, as :class:`mssp.sweep.transfer.Contender` does, so that settings that
     differ in nothing else stand side by side. Bands are confidence intervals, stars the best learning rates (open at an
     end of the grid, where the true one may lie outside). A line has a gap where a seed diverged.
     """
