@@ -83,8 +83,8 @@ def dotted(path: Path) -> str:
 MODULES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def test_no_module_imports_itself_through_others() -> None:
-    """Functions included: what imports in a circle has no order, and cannot be read from the ground up."""
+def test_imports_inside_packages_point_one_way() -> None:
+    """No module imports itself through others, functions included: a circle cannot be read from the ground up."""
     waiting = {name: modules_imported(path) & set(MODULES) - {name} for name, path in MODULES.items()}
     while free := [name for name, needs in waiting.items() if not needs & set(waiting)]:
         for name in free:
