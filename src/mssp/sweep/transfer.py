@@ -17,9 +17,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import fmean
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,14 +30,14 @@ from mssp.planning.setting import Regime, Setting
 from mssp.store.runs import Run
 from mssp.sweep.trial import Trial
 
-_LEVEL = 0.05  # of tests
-_DRIFT = 0.1  # doublings of the learning rate per doubling of the width that count as none
-_CLEAR = 0.3  # a confidence interval that says something
+_LEVEL = 0.05  # of significance
+_DRIFT = 0.1  # so few doublings of the learning rate per doubling of the width count as none
+_CLEAR = 0.3  # a wider confidence interval leaves the drift unclear
 
 
 @dataclass(frozen=True)
 class Score:
-    """What one run came to: NaN where it diverged. ``learned`` says that its loss fell."""
+    """The score of one run: NaN where it diverged. ``learned`` says whether its loss fell."""
 
     width: int
     lr: float
@@ -57,16 +57,16 @@ class Metric:
 
 @dataclass(frozen=True)
 class WidthSummary:
-    """How one width did.
+    """The results of one width.
 
     Args:
         best_lr: log2 of the best learning rate.
         at_edge: the best rate is the grid's first or last: the true one may lie outside.
         best: the score at the best rate of the grid.
         transferred: the score at the rate that was best at the smallest width.
-        regret: what that loses, positive where it loses.
-        largest_stable_lr: None where no rate of the grid is.
-        diverged: seeds lost at the best rate, which happens where no rate is without.
+        regret: how much worse ``transferred`` is than ``best``.
+        largest_stable_lr: None where no rate of the grid is stable.
+        diverged: how many seeds diverged at the best rate: more than 0 only if some diverge at every rate.
     """
 
     width: int
@@ -80,30 +80,9 @@ class WidthSummary:
     diverged: int = 0
 
 
-class Outcome(Protocol):
-    """What a sweep of one setting says: of scores at hand, or as a file kept it."""
-
-    @property
-    def metric(self) -> Metric: ...
-    @property
-    def seeds(self) -> int: ...
-    @property
-    def summaries(self) -> Sequence[WidthSummary]: ...
-    @property
-    def drift(self) -> Estimate: ...
-    @property
-    def drift_verdict(self) -> str: ...
-    @property
-    def why_unclear(self) -> str: ...
-    @property
-    def wider_is_better(self) -> str: ...
-    @property
-    def wider_is_better_transferred(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class Transfer:
-    """The scores of one setting, and what they say."""
+    """The scores of one setting, and the answers that follow from them."""
 
     metric: Metric
     scores: Sequence[Score]
@@ -131,131 +110,126 @@ class Transfer:
     def summaries(self) -> list[WidthSummary]:
         if not self.scores:
             return []
-        base = self._best_grid_lr(self.widths[0])
-        return [self._summary(width, base) for width in self.widths]
+        base_lr = self._best_grid_lr(self.widths[0])
+        return [self._summary(width, base_lr) for width in self.widths]
 
     @cached_property
     def drift(self) -> Estimate:
         """Doublings of the best learning rate per doubling of the width."""
         if len(self.widths) < 2:
             return Estimate(math.nan, math.nan)
-        places = [math.log2(width) for width in self.widths]
-        tops = {width: self._tops(width) for width in self.widths}
-        seeds = sorted(set.intersection(*(set(each) for each in tops.values())))
-        return mean_of([slope_of(places, [tops[width][seed] for width in self.widths]) for seed in seeds])
+        log_widths = [math.log2(width) for width in self.widths]
+        best_lrs = [self._best_lrs(width) for width in self.widths]
+        seeds = sorted(set.intersection(*map(set, best_lrs)))
+        return mean_of([slope_of(log_widths, [by_seed[seed] for by_seed in best_lrs]) for seed in seeds])
 
     @property
     def drift_verdict(self) -> str:
         """``stays``, ``drifts up``, ``drifts down``, or ``unclear``, for which :attr:`why_unclear` has the reason."""
         if self.why_unclear:
             return "unclear"
-        if self.drift.excludes_zero and abs(self.drift.value) > _DRIFT:
-            return "drifts up" if self.drift.value > 0 else "drifts down"
-        return "stays"
+        if not self._drifts:
+            return "stays"
+        return "drifts up" if self.drift.value > 0 else "drifts down"
 
     @property
     def why_unclear(self) -> str:
-        """What keeps the drift from being known; empty where nothing does."""
+        """Why the drift is not known; empty where it is."""
         if math.isnan(self.drift.ci):
             return "it takes two widths and two seeds"
         edges = [summary.width for summary in self.summaries if summary.at_edge]
         if edges:
             # Beyond the grid's end the true optimum may lie anywhere.
             return f"at N = {', '.join(map(str, edges))} the best lies at the end of the grid: more rates are needed"
-        significant = self.drift.excludes_zero and abs(self.drift.value) > _DRIFT
-        return "" if significant or self.drift.ci <= _CLEAR else "the seeds scatter: more of them are needed"
+        return "" if self._drifts or self.drift.ci <= _CLEAR else "the seeds scatter: more of them are needed"
 
     @property
     def wider_is_better(self) -> str:
         """``yes``, ``no`` (some step is significantly worse) or ``stalls``, each width at its own best rate."""
-        return self._trend([list(self._at_best(width).values()) for width in self.widths])
+        return _trend([list(self._values[width][self._best_grid_lr(width)].values()) for width in self.widths])
 
     @property
     def wider_is_better_transferred(self) -> str:
         """The same with every width at the best rate of the smallest."""
-        base = self._best_grid_lr(self.widths[0])
-        return self._trend([list(self._at(width, base).values()) for width in self.widths])
+        base_lr = self._best_grid_lr(self.widths[0])
+        return _trend([list(self._at(width, base_lr).values()) for width in self.widths])
 
-    # -- how -----------------------------------------------------------------------------------------------------------
+    @property
+    def _drifts(self) -> bool:
+        return self.drift.excludes_zero and abs(self.drift.value) > _DRIFT
 
     @cached_property
     def _values(self) -> Mapping[int, Mapping[float, Mapping[int, float]]]:
+        """:meth:`values` by width and learning rate."""
         sign = 1.0 if self.metric.higher_is_better else -1.0
-        found: dict[int, dict[float, dict[int, float]]] = {}
+        table: dict[int, dict[float, dict[int, float]]] = {}
         for score in self.scores:
             value = sign * score.value if math.isfinite(score.value) else -math.inf
-            found.setdefault(score.width, {}).setdefault(score.lr, {})[score.seed] = value
-        return found
+            table.setdefault(score.width, {}).setdefault(score.lr, {})[score.seed] = value
+        return table
 
     def _as_shown(self, estimate: Estimate) -> Estimate:
         return estimate if self.metric.higher_is_better else Estimate(-estimate.value, estimate.ci)
 
     def _best_grid_lr(self, width: int) -> float:
-        """The rate of the best mean over seeds; one where a seed diverged is worse than any other."""
+        """The rate of the best mean over seeds; a rate at which a seed diverged is worse than any other."""
         by_lr = self._values[width]
         return max(sorted(by_lr), key=lambda lr: fmean(by_lr[lr].values()))
 
-    def _at_best(self, width: int) -> Mapping[int, float]:
-        return self._values[width][self._best_grid_lr(width)]
-
     def _at(self, width: int, lr: float) -> Mapping[int, float]:
-        """By seed, at a rate of another width; nothing where this width was not trained with it."""
-        same = [other for other in self._values[width] if math.isclose(other, lr, rel_tol=1e-6)]
-        return self._values[width][same[0]] if same else {}
+        """By seed, at the best rate of another width; empty where this width was not trained with it."""
+        by_lr = self._values[width]
+        return next((by_seed for own, by_seed in by_lr.items() if math.isclose(own, lr, rel_tol=1e-6)), {})
 
-    def _tops(self, width: int) -> dict[int, float]:
-        """For each seed, log2 of its best learning rate."""
-        lrs = self.lrs(width)
-        seeds = sorted({seed for lr in lrs for seed in self._values[width][lr]})
-        found = {}
-        for seed in seeds:
-            curve = [(math.log2(lr), self._values[width][lr][seed]) for lr in lrs if seed in self._values[width][lr]]
-            if any(math.isfinite(value) for _, value in curve):
-                found[seed] = top_of_parabola(*zip(*curve, strict=True))
-        return found
+    def _best_lrs(self, width: int) -> dict[int, float]:
+        """By seed, log2 of its best learning rate; without the seeds that diverged at every rate."""
+        curves: dict[int, list[tuple[float, float]]] = {}
+        for lr in self.lrs(width):
+            for seed, value in self._values[width][lr].items():
+                curves.setdefault(seed, []).append((math.log2(lr), value))
+        return {
+            seed: top_of_parabola(*zip(*curve, strict=True))
+            for seed, curve in sorted(curves.items())
+            if any(math.isfinite(value) for _, value in curve)
+        }
 
-    def _summary(self, width: int, base: float) -> WidthSummary:
-        lrs, best = self.lrs(width), self._best_grid_lr(width)
-        own, moved = self._at_best(width), self._at(width, base)
+    def _summary(self, width: int, base_lr: float) -> WidthSummary:
+        lrs, best_lr = self.lrs(width), self._best_grid_lr(width)
+        best, transferred = self._values[width][best_lr], self._at(width, base_lr)
         # Seeds are paired: both rates start from the same weights and see the same batches.
-        lost = [own[seed] - moved[seed] for seed in own if seed in moved]
+        regrets = [best[seed] - transferred[seed] for seed in best if seed in transferred]
         return WidthSummary(
             width,
-            mean_of(list(self._tops(width).values())),
-            best,
-            best in (lrs[0], lrs[-1]) and len(lrs) > 1,
-            self._as_shown(mean_of(list(own.values()))),
-            self._as_shown(mean_of(list(moved.values()))),
-            mean_of(lost) if all(map(math.isfinite, lost)) else Estimate(math.inf, math.nan),
-            self._largest_stable(width),
-            sum(not math.isfinite(value) for value in own.values()),
+            mean_of(list(self._best_lrs(width).values())),
+            best_lr,
+            best_lr in (lrs[0], lrs[-1]) and len(lrs) > 1,
+            self._as_shown(mean_of(list(best.values()))),
+            self._as_shown(mean_of(list(transferred.values()))),
+            mean_of(regrets) if all(map(math.isfinite, regrets)) else Estimate(math.inf, math.nan),
+            max(takewhile(lambda lr: self._is_stable(width, lr), lrs), default=None),
+            sum(not math.isfinite(value) for value in best.values()),
         )
 
-    def _largest_stable(self, width: int) -> float | None:
-        stable = None
-        for lr in self.lrs(width):
-            here = [score for score in self.scores if score.width == width and score.lr == lr]
-            if not all(score.learned and math.isfinite(score.value) for score in here):
-                break
-            stable = lr
-        return stable
-
-    def _trend(self, groups: Sequence[list[float]]) -> str:
-        pairs = list(pairwise(groups))
-        if not pairs or min(len(group) for group in groups) < 2 or not all(map(math.isfinite, groups[0])):
-            return "unclear"
-        # As many tests as there are steps: the level is shared among them.
-        if any(_greater(before, after) < _LEVEL / len(pairs) for before, after in pairs):
-            return "no"
-        return "yes" if _greater(groups[-1], groups[0]) < _LEVEL else "stalls"
+    def _is_stable(self, width: int, lr: float) -> bool:
+        runs = [score for score in self.scores if (score.width, score.lr) == (width, lr)]
+        return all(run.learned and math.isfinite(run.value) for run in runs)
 
 
-def _greater(first: Sequence[float], second: Sequence[float]) -> float:
-    """Runs that diverged are worse than all others, without a number: one of them decides the test."""
-    lost = [not all(map(math.isfinite, each)) for each in (first, second)]
-    if any(lost):
-        return 0.0 if lost[1] and not lost[0] else 1.0
-    return p_greater(first, second)
+def _trend(scores: Sequence[list[float]]) -> str:
+    """The answer for the scores of all widths, from the narrowest to the widest."""
+    steps = list(pairwise(scores))
+    if not steps or min(map(len, scores)) < 2 or not all(map(math.isfinite, scores[0])):
+        return "unclear"
+    # There are as many tests as steps: they share the level.
+    if any(_p_greater(before, after) < _LEVEL / len(steps) for before, after in steps):
+        return "no"
+    return "yes" if _p_greater(scores[-1], scores[0]) < _LEVEL else "stalls"
+
+
+def _p_greater(first: Sequence[float], second: Sequence[float]) -> float:
+    """The p-value of the test; a run that diverged is worse than all others without a number, and decides it."""
+    finite = [all(map(math.isfinite, group)) for group in (first, second)]
+    return p_greater(first, second) if all(finite) else float(finite != [True, False])
 
 
 def top_of_parabola(xs: Sequence[float], ys: Sequence[float]) -> float:
@@ -277,6 +251,23 @@ def top_of_parabola(xs: Sequence[float], ys: Sequence[float]) -> float:
     return xs[best] + (0.5 * (down * right - up * left) / (down + up) if down + up else 0.0)
 
 
+@dataclass(frozen=True)
+class RecordedTransfer:
+    """A :class:`Transfer` without its scores: what a file keeps of it."""
+
+    metric: Metric
+    seeds: int
+    summaries: Sequence[WidthSummary]
+    drift: Estimate
+    drift_verdict: str
+    why_unclear: str
+    wider_is_better: str
+    wider_is_better_transferred: str
+
+
+Outcome: TypeAlias = Transfer | RecordedTransfer  # both say the same of a sweep of one setting
+
+
 METRICS = {
     metric.name: metric
     for metric in (
@@ -292,7 +283,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Contender:
-    """What a learning rate is swept for, one curve per width: the rules, and how the models route.
+    """The setting and the routing of models for which a learning rate is swept: one curve per width.
 
     >>> print(Contender(Setting.of("mssp", "II", "sgd"), active=2))
     Regime II · mssp · sgd · 2 of 8 active
@@ -306,7 +297,7 @@ class Contender:
 
     @property
     def details(self) -> str:
-        """What is not as usual; mostly nothing."""
+        """Whatever is unusual about it; mostly empty."""
         routing = "" if self.active is None else f"{self.active} of 8 active"
         return " · ".join(filter(None, (routing, self.setting.details)))
 
@@ -338,7 +329,7 @@ class LearningRates:
             positive("a learning rate", lr)
 
     def around(self, tuned: float) -> list[float]:
-        # One more above than below: what drifts, drifts up.
+        # There is one more above than below: an optimum that drifts mostly drifts up.
         below = (self.points - 1) // 2
         return sorted(self.given) or [tuned * self.ratio**k for k in range(-below, self.points - below)]
 
@@ -360,15 +351,14 @@ def trials(
     ]
 
 
-def transfers(runs: Iterable[Run], metric: Metric, asked: Sequence[Trial]) -> dict[Contender, Transfer]:
-    """The asked-for runs of a study by contender; a store may hold more, of other grids."""
-    keys = {trial.key: trial for trial in asked}
-    scores: dict[Contender, list[Score]] = {Contender.of(trial): [] for trial in asked}
+def transfers(runs: Iterable[Run], metric: Metric, swept: Sequence[Trial]) -> dict[Contender, Transfer]:
+    """By contender, from the finished runs of these trials; a store may hold more runs, of other grids."""
+    by_key = {trial.key: trial for trial in swept}
+    scores: dict[Contender, list[Score]] = {Contender.of(trial): [] for trial in swept}
     for run in runs:
-        trial = keys.get(run.key)
-        if trial is None or run.status not in ("done", "diverged"):
-            continue
-        value = run.metrics[metric.name] if run.diverged_at is None else math.nan
-        learned = run.metrics["train_loss"] < run.metrics["first_loss"]
-        scores[Contender.of(trial)].append(Score(trial.width, trial.lr, trial.seed, value, learned))
-    return {contender: Transfer(metric, found) for contender, found in scores.items() if found}
+        if run.key in by_key and run.status in ("done", "diverged"):
+            trial = by_key[run.key]
+            value = run.metrics[metric.name] if run.diverged_at is None else math.nan
+            learned = run.metrics["train_loss"] < run.metrics["first_loss"]
+            scores[Contender.of(trial)].append(Score(trial.width, trial.lr, trial.seed, value, learned))
+    return {contender: Transfer(metric, of_it) for contender, of_it in scores.items() if of_it}

@@ -19,7 +19,7 @@ from typing import Any
 from mssp._estimates import Estimate
 from mssp._tables import align, markdown_table
 from mssp.planning.setting import Setting
-from mssp.sweep.transfer import METRICS, Contender, Metric, Outcome, WidthSummary
+from mssp.sweep.transfer import METRICS, Contender, Outcome, RecordedTransfer, WidthSummary
 
 _TREND = {
     "yes": "yes",
@@ -142,20 +142,6 @@ def number(estimate: Estimate, digits: int) -> str:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """An :class:`mssp.sweep.transfer.Outcome` without the scores that it came from."""
-
-    metric: Metric
-    seeds: int
-    summaries: tuple[WidthSummary, ...]
-    drift: Estimate
-    drift_verdict: str
-    why_unclear: str
-    wider_is_better: str
-    wider_is_better_transferred: str
-
-
-@dataclass(frozen=True)
 class RecordedSweep:
     """A sweep that a file keeps.
 
@@ -165,7 +151,7 @@ class RecordedSweep:
     """
 
     experiment: str
-    outcomes: Mapping[Contender, Recorded]
+    outcomes: Mapping[Contender, RecordedTransfer]
     made: str = ""
     command: str = ""
 
@@ -194,8 +180,8 @@ def _contender(found: Mapping[str, Any]) -> Contender:
     return Contender(Setting.of(**words), found["active"])
 
 
-def _outcome(found: Mapping[str, Any]) -> Recorded:
-    return Recorded(
+def _outcome(found: Mapping[str, Any]) -> RecordedTransfer:
+    return RecordedTransfer(
         METRICS[found["metric"]],
         found["seeds"],
         tuple(_summary(int(width), each) for width, each in found["widths"].items()),
