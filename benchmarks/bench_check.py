@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -34,20 +34,20 @@ SEEDS, STEPS, BATCH = 3, 20, 100
 
 
 def mistakes(regimes: list[str]) -> list[Mistake]:
-    found = []
+    planted = []
     for regime in regimes:
         for optimizer in ("sgd", "adam"):
             powers = [("router", -0.5), ("router", 1.0), ("expert_in", 0.5), ("expert_in", -1.0), ("expert_out", -0.5),
                       ("readout", 0.5), ("readout", -0.5), ("embedding", -1.0)]  # fmt: skip
-            found += [Mistake("rate", role, power, regime, optimizer) for role, power in powers]
-            found += [Mistake("weights", "expert_out", power, regime, optimizer) for power in (-0.5, 0.5)]
-            found += [Mistake("weights", "expert_in", 0.5, regime, optimizer)]
-            found += [Mistake("aggregation", "", power, regime, optimizer) for power in (-0.5, 0.5)]
-            found += [Mistake("experts", "", 0.0, regime, optimizer)]
+            planted += [Mistake("rate", role, power, regime, optimizer) for role, power in powers]
+            planted += [Mistake("weights", "expert_out", power, regime, optimizer) for power in (-0.5, 0.5)]
+            planted += [Mistake("weights", "expert_in", 0.5, regime, optimizer)]
+            planted += [Mistake("aggregation", "", power, regime, optimizer) for power in (-0.5, 0.5)]
+            planted += [Mistake("experts", "", 0.0, regime, optimizer)]
         # A global eps: the rule's own power, taken back.
         global_eps = {"I": ("expert_in", 1.0), "II": ("expert_out", 2.0), "III": ("expert_in", 2.0)}[regime]
-        found += [Mistake("eps", *global_eps, regime, "adam"), Mistake("eps", "router", 0.5, regime, "adam")]
-    return found
+        planted += [Mistake("eps", *global_eps, regime, "adam"), Mistake("eps", "router", 0.5, regime, "adam")]
+    return planted
 
 
 def checked(mistake: Mistake, widths: tuple[int, ...], feed: Feed) -> Check:
@@ -65,8 +65,9 @@ def plant_all(regimes: list[str], widths: tuple[int, ...], feed: Feed) -> list[s
         first = check.causes[0] if check.causes else None
         is_named = first is not None and (first.setting, first.role) == (mistake.what, mistake.role)
         caught, named = caught + (not check.passed), named + is_named
-        told = [each for each in check.off if each.name.kind in ACCUSING]
-        verdict = "missed" if check.passed else f"{len(told)} + {len(check.off) - len(told)} off"
+        accusing = [quantity for quantity in check.off if quantity.name.kind in ACCUSING]
+        others = len(check.off) - len(accusing)
+        verdict = "missed" if check.passed else f"{len(accusing)} + {others} off"
         text = "" if first is None else first.text
         rows.append([mistake.regime, mistake.optimizer, str(mistake), verdict, "yes" if is_named else "no", text])
     header = ["regime", "optimizer", "planted", "settings + dynamics", "named first", "first named cause"]
@@ -83,20 +84,20 @@ def check_right_settings(regimes: list[str], widths: tuple[int, ...], feed: Feed
                 runs = runs_of(setting, widths, feed.data)
                 series = measured(runs, feed, Schedule(STEPS, BATCH), range(SEEDS * repeats))
                 theory = theory_of({size: run.plan for size, run in runs.items()})
-                found = [
+                checks = [
                     Check.of(series.of_seeds(slice(first, first + SEEDS)), theory)
                     for first in range(0, SEEDS * repeats, SEEDS)
                 ]
-                off = sorted({each.name for check in found for each in check.off})
-                stable = sum(check.stable for check in found)
+                off = sorted({quantity.name for check in checks for quantity in check.off})
+                stable = sum(check.stable for check in checks)
                 together = Check.of(series, theory)
                 rows.append(
                     [
                         str(setting),
-                        f"{sum(check.passed for check in found)} of {repeats}",
+                        f"{sum(check.passed for check in checks)} of {repeats}",
                         f"{stable} of {repeats}",
                         ", ".join(off) or "nothing",
-                        "pass" if together.passed else "off: " + ", ".join(each.name for each in together.off),
+                        "pass" if together.passed else "off: " + ", ".join(quantity.name for quantity in together.off),
                     ]
                 )
                 print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
@@ -133,14 +134,14 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 512])
     parser.add_argument("--regimes", nargs="+", default=["I", "II", "III"])
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--parts", nargs="+", default=["cost", "right", "planted"])
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     device = pick_device(options.device)
     feed, widths = Feed(load("clusters"), device), tuple(options.widths)
     name = torch.cuda.get_device_name() if feed.device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,33 +100,32 @@ def watched(watch: Stopwatch) -> Any:
             setattr(module, name, held)
 
 
-def once(arguments: list[str]) -> Counter[str]:
+def once(command: list[str]) -> Counter[str]:
     watch = Stopwatch()
     with watched(watch), contextlib.redirect_stdout(io.StringIO()):
         watch._since = time.perf_counter()
-        assert mssp_main(arguments) == 0
+        assert mssp_main(command) == 0
         watch.stop()
     return watch.taken
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--parameters", type=int, nargs="+", default=[500, 1000, 2000])
     parser.add_argument("--repeats", type=int, default=5)
-    given = parser.parse_args()
-    print(
-        f"transformers {transformers.__version__}, torch {torch.__version__}; milliseconds, medians of {given.repeats}"
-    )
+    options = parser.parse_args(arguments)
+    versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    print(f"{versions}; milliseconds, medians of {options.repeats}")
     print(f"{'parameters':>10}" + "".join(f"{name:>12}" for name in COLUMNS) + f"{'all but probing':>18}")
-    for wanted in given.parameters:
-        depth = max(1, round((wanted - OUTSIDE) / PER_LAYER))
+    for parameters in options.parameters:
+        depth = max(1, round((parameters - OUTSIDE) / PER_LAYER))
         with tempfile.TemporaryDirectory() as folder:
             files = [Path(folder) / f"{which}.json" for which in ("base", "target")]
             for size, file in enumerate(files, 1):
                 file.write_text(json.dumps(config(depth, size)), encoding="utf-8")
-            arguments = ["plan", "--base-config", str(files[0]), "--target-config", str(files[1]), "--lr", "4e-3"]
-            once(arguments)  # what is imported and compiled once
-            runs = [once(arguments) for _ in range(given.repeats)]
+            command = ["plan", "--base-config", str(files[0]), "--target-config", str(files[1]), "--lr", "4e-3"]
+            once(command)  # what is imported and compiled once
+            runs = [once(command) for _ in range(options.repeats)]
         medians = {name: 1000 * statistics.median(run[name] for run in runs) for name in COLUMNS}
         rest = 1000 * statistics.median(sum(run.values()) - run["probing"] for run in runs)
         numbers = "".join(f"{medians[name]:12.0f}" for name in COLUMNS)

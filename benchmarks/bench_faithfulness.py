@@ -26,8 +26,8 @@ def smallest_factor(gradient: float, scaled: bool, device: str, **options: Any) 
     reference = trajectory(1.0, gradient, False, torch.float64, "cpu")
     last = None
     for factor in SHRINK:
-        found = trajectory(factor, gradient, scaled, torch.float32, device, **options)
-        if not (found - reference).norm() <= TOLERANCE * reference.norm():
+        followed = trajectory(factor, gradient, scaled, torch.float32, device, **options)
+        if not (followed - reference).norm() <= TOLERANCE * reference.norm():
             break
         last = factor
     return last
@@ -41,8 +41,8 @@ def main() -> None:
     rows = []
     for path, device, options in paths:
         for gradient in GRADIENTS_AT_BASE:
-            found = [smallest_factor(gradient, scaled, device, **options) for scaled in (False, True)]
-            texts = ["–" if factor is None else f"{factor:.1e} (width x {factor**-0.5:.1e})" for factor in found]
+            factors = [smallest_factor(gradient, scaled, device, **options) for scaled in (False, True)]
+            texts = ["–" if factor is None else f"{factor:.1e} (width x {factor**-0.5:.1e})" for factor in factors]
             rows.append([path, f"{gradient:g}", *texts])
     header = ["Adam on", "gradient at the base", "scaled eps down to", "scaled gradients down to"]
     print(f"torch {torch.__version__}\n")

@@ -29,12 +29,14 @@ MODELS = [
 ]  # fmt: skip
 LAYERS = [(2048, 256, 128, 32), (2048, 256, 8, 64), (2048, 64, 8, 1024)]  # N, M, K, N_e
 TOKENS = 8192 if CUDA else 256
+STEPS = 12 if CUDA else 3
+COMPILER = "inductor"
+SMALL = {"width": 128, "expert_width": 16, "experts": 16, "active": 4, "vocabulary": 512, "context": 64}
 
 
 def small(config: GPTConfig) -> GPTConfig:
     """A model of the same kind for two CPU cores."""
-    sizes = {"width": 128, "expert_width": 16, "experts": 16, "active": 4, "vocabulary": 512, "context": 64}
-    return replace(config, **sizes)  # type: ignore[arg-type]
+    return replace(config, **SMALL)  # type: ignore[arg-type]
 
 
 def training(config: GPTConfig, regime: str, batch: int, compiled: bool) -> Callable[[], object]:
@@ -44,7 +46,7 @@ def training(config: GPTConfig, regime: str, batch: int, compiled: bool) -> Call
     plan = mssp.plan(config.shape, regime=regime, lr=1e-3, weight_decay=0.1)
     mssp.initialize(model, plan)
     optimizer = torch.optim.AdamW(mssp.param_groups(model, plan), fused=True)
-    run: Any = torch.compile(model, fullgraph=True) if compiled else model
+    run: Any = torch.compile(model, fullgraph=True, backend=COMPILER) if compiled else model
     tokens = torch.randint(config.vocabulary, (batch, config.context + 1), device=DEVICE)
 
     def step() -> None:
@@ -97,7 +99,7 @@ def main() -> None:
         config, batch = (large, sequences) if CUDA else (small(large), 2)
         count = sum(parameter.numel() for parameter in GPT(config).parameters())
         for compiled in (True, False):
-            seconds, peak = speed(training(config, regime, batch, compiled), steps=12 if CUDA else 3)
+            seconds, peak = speed(training(config, regime, batch, compiled), steps=STEPS)
             rate = batch * config.context / seconds
             choice = "yes" if compiled else "no"
             print(f"| {name} | {count / 1e6:.3g} M | {choice} | {seconds * 1e3:.1f} | {rate:,.0f} | {peak:.1f} |")

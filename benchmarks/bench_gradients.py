@@ -10,6 +10,7 @@ exponents are slopes in log-log over widths (or depths) after the last step, wit
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from fractions import Fraction
 
 import mssp
@@ -33,24 +34,24 @@ def report(seeds: int, steps: int) -> list[str]:
         if depth:
             shapes = [mssp.Shape(width=64, expert_width=16, experts=4, active=4, depth=d) for d in DEPTHS]
         columns[name] = {}
-        for role, (found, error) in exponents(shapes, sizes, regime, optimizer, steps, seeds).items():
+        for role, (exponent, error) in exponents(shapes, sizes, regime, optimizer, steps, seeds).items():
             eps = mssp.rule(role, "mssp", regime, "adam").eps
             assert eps is not None
             predicted = float(sum(Fraction(eps.json().get(symbol, 0)) for symbol in symbols))
-            off = abs(found - predicted) > MARGIN + error
+            off = abs(exponent - predicted) > MARGIN + error
             missed += [f"{role} in {name}"] if off else []
-            columns[name][role] = f"{found:+.2f} ± {error:.2f} ({predicted:+g}{', off' if off else ''})"
+            columns[name][role] = f"{exponent:+.2f} ± {error:.2f} ({predicted:+g}{', off' if off else ''})"
     names = [name for name, _, _ in settings]
     table = [[role, *(columns[name][role] for name in names)] for role in ROLES]
     verdict = f"off: {', '.join(missed)}" if missed else "all exponents agree with the eps rules"
     return [*markdown_table(["gradient of", *names], table), "", verdict]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=5, choices=[n + 1 for n in STUDENT])
     parser.add_argument("--steps", type=int, default=10)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     print("\n".join(report(options.seeds, options.steps)))
 
 

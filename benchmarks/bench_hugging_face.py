@@ -12,7 +12,7 @@ import argparse
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ TRANSFER_WIDTHS = (128, 256, 512) if CUDA else (32, 64)
 TRANSFER_STEPS, SEEDS = (150, 2) if CUDA else (6, 2)
 BATCH = 32 if CUDA else 4
 RATES = [2.0**k for k in range(-11, -4)] if CUDA else [2.0**-9, 2.0**-8, 2.0**-7]
+COST_WIDTH = 1024 if CUDA else 64
 SETUPS = ("MSSP", "as it comes")
 LAST = 30  # steps whose mean loss counts
 
@@ -67,10 +68,10 @@ def check(regimes: list[str]) -> None:
 
             for name, how in (("MSSP", {}), ("as it comes", {"initialize": as_it_comes, "optimizer": one_rate(1e-3)})):
                 start = time.perf_counter()
-                found = mssp.check(build, shapes, batches, planned, seeds=CHECK_SEEDS, device=DEVICE, **how)  # type: ignore[arg-type]
-                off = ", ".join(each.name for each in found.off[:4])
-                verdict = "pass" if found.passed else f"FAIL, {len(found.off)} off ({off} …)"
-                stable = "stable" if found.stable else "not stable"
+                result = mssp.check(build, shapes, batches, planned, seeds=CHECK_SEEDS, device=DEVICE, **how)  # type: ignore[arg-type]
+                off = ", ".join(quantity.name for quantity in result.off[:4])
+                verdict = "pass" if result.passed else f"FAIL, {len(result.off)} off ({off} …)"
+                stable = "stable" if result.stable else "not stable"
                 print(f"{family} {regime} {name}: {verdict}; {stable}; {time.perf_counter() - start:.0f} s", flush=True)
 
 
@@ -82,18 +83,18 @@ def transfer(regimes: list[str]) -> None:
             for width in TRANSFER_WIDTHS:
                 for seed in range(SEEDS):
                     scores += [Score(width, lr, seed, *trained(regime, name, width, lr, seed)) for lr in RATES]
-            found = Transfer(
+            result = Transfer(
                 Metric("loss", higher_is_better=False, label=f"training loss, mean of the last {LAST} steps"), scores
             )
             print(f"\n## OLMoE, Regime {regime}, {name}: {TRANSFER_STEPS} steps of {BATCH} x {LENGTH - 1} bytes\n")
             print("| width | " + " | ".join(f"{lr:.3g}" for lr in RATES) + " |")
             print("|---|" + "---|" * len(RATES))
             for width in TRANSFER_WIDTHS:
-                print(f"| {width} | " + " | ".join(f"{found.shown(width, lr).value:.3f}" for lr in RATES) + " |")
+                print(f"| {width} | " + " | ".join(f"{result.shown(width, lr).value:.3f}" for lr in RATES) + " |")
             print()
-            for row in cells(found):
+            for row in cells(result):
                 print("| " + " | ".join(row) + " |")
-            print("\n".join(verdicts(found)), flush=True)
+            print("\n".join(verdicts(result)), flush=True)
 
 
 def trained(regime: str, name: str, width: int, lr: float, seed: int) -> tuple[float, bool]:
@@ -126,9 +127,8 @@ def trained(regime: str, name: str, width: int, lr: float, seed: int) -> tuple[f
 
 def cost(regimes: list[str]) -> None:
     """A training step with hooks against one without, eager and compiled; side by side in one run."""
-    width = 1024 if CUDA else 64
-    print(f"\n## The cost of hooks, OLMoE of width {width}, four blocks: ratio of a step with to one without\n")
-    deep, shallow = (config("olmoe", regimes[-1], width, depth) for depth in (4, 2))
+    print(f"\n## The cost of hooks, OLMoE of width {COST_WIDTH}, four blocks: ratio of a step with to one without\n")
+    deep, shallow = (config("olmoe", regimes[-1], COST_WIDTH, depth) for depth in (4, 2))
     plan = mssp.hf.plan(deep, shallow, regime=regimes[-1], lr=1e-3)
     tokens = torch.randint(VOCABULARY, (16, LENGTH), device=DEVICE)
     for compiled in (False, True) if CUDA else (False,):
@@ -138,9 +138,9 @@ def cost(regimes: list[str]) -> None:
             if name == "with":
                 mssp.hf.adapt(model, shallow, plan)
             runs[name] = _step(torch.compile(model) if compiled else model, tokens)
-        found = milliseconds(runs, DEVICE)
+        times = milliseconds(runs, DEVICE)
         kind = "compiled" if compiled else "eager"
-        print(f"{kind}: {found['with'] / found['without']:.3f} ({found['with']:.2f} ms with)", flush=True)
+        print(f"{kind}: {times['with'] / times['without']:.3f} ({times['with']:.2f} ms with)", flush=True)
 
 
 def _step(run: Any, tokens: Tensor) -> Callable[[], tuple[Tensor, ...]]:
@@ -156,17 +156,17 @@ def _step(run: Any, tokens: Tensor) -> Callable[[], tuple[Tensor, ...]]:
 PARTS = {"check": check, "transfer": transfer, "cost": cost}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--regimes", nargs="+", choices=("II", "III"), default=["II", "III"])
-    given = parser.parse_args()
+    options = parser.parse_args(arguments)
     warnings.simplefilter("ignore", mssp.PlanWarning)
     warnings.simplefilter("ignore", UserWarning)
     device = torch.cuda.get_device_name() if CUDA else f"{torch.get_num_threads()} CPU threads"
     print(f"{device}, torch {torch.__version__}, transformers {transformers.__version__}\n")
-    for part in given.parts:
-        PARTS[part](given.regimes)
+    for part in options.parts:
+        PARTS[part](options.regimes)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 
 Forward and backward, given the routing: gradients by tokens, gates and weights. ``every expert`` runs all experts on
 all tokens and weighs their outputs, as research code does; ``HF grouped_mm`` is what Hugging Face transformers does by
-default, where it is installed. The share of the roofline is the operations of the active pairs of a token and an
-expert, over the rate of a large matrix product measured in the same run, over the time.
+default. The share of the roofline is the operations of the active pairs of a token and an expert, over the rate of a
+large matrix product measured in the same run, over the time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import contextlib
 import datetime
 import platform
 import types
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+import transformers
+from torch import Tensor, nn
+from transformers.integrations.moe import use_experts_implementation
 
 from mssp.nn.activations import activation
 from mssp.nn.experts.choice import Work, device_name
@@ -28,6 +31,8 @@ from mssp.nn.experts.paths import PATHS, ExpertWeights
 from mssp.nn.experts.timing import Problem, Step, matrix_rate, milliseconds, peak_bytes
 from mssp.nn.moe import apply_experts, chosen_path
 
+CUDA = torch.cuda.is_available()
+LARGE_MATRIX = 8192 if CUDA else 2048
 ON_GPU = [
     Work(8192, 1024, 128, 64, 32),
     Work(8192, 2048, 256, 128, 32),
@@ -51,30 +56,30 @@ def every_expert(x: Tensor, gates: Tensor, chosen: Tensor, weights: ExpertWeight
     return (all_gates.T.unsqueeze(-1) * outputs).sum(0).to(x.dtype)
 
 
-def huggingface(problem: Problem) -> Step | None:
-    """The grouped_mm experts of transformers, on its own layout of the weights; None where it is not installed."""
-    try:
-        from transformers.integrations.moe import grouped_mm_experts_forward
-    except ImportError:
-        return None
-    down = problem.weights.w_out.detach().mT.contiguous().requires_grad_()
-    experts = types.SimpleNamespace(
-        num_experts=problem.work.experts, has_gate=False, has_bias=False, is_transposed=False,
-        up_proj=problem.weights.w_in, down_proj=down, act_fn=F.gelu,
-    )  # fmt: skip
+@use_experts_implementation(has_gate=False)
+class HuggingFaceExperts(nn.Module):
+    """Experts as transformers keeps them, which its decorator computes by grouped_mm."""
+
+    def __init__(self, config: types.SimpleNamespace, weights: ExpertWeights) -> None:
+        super().__init__()
+        self.num_experts, self.act_fn = weights.experts, F.gelu
+        self.up_proj = weights.w_in
+        self.down_proj = weights.w_out.detach().mT.contiguous().requires_grad_()
+
+
+def huggingface(problem: Problem) -> Step:
+    """The default of transformers, on its own layout of the weights."""
+    experts = HuggingFaceExperts(types.SimpleNamespace(_experts_implementation="grouped_mm"), problem.weights)
 
     def forward(x: Tensor, gates: Tensor, chosen: Tensor, weights: ExpertWeights, act: str) -> Tensor:
-        out: Tensor = grouped_mm_experts_forward(experts, x, chosen, gates.to(x.dtype))
+        out: Tensor = experts(x, chosen, gates.to(x.dtype))
         return out
 
-    return problem.step(forward, leaves=(problem.x, problem.gates, problem.weights.w_in, down))
+    return problem.step(forward, leaves=(problem.x, problem.gates, problem.weights.w_in, experts.down_proj))
 
 
 def steps_of(problem: Problem) -> dict[str, Step]:
-    steps = {"every expert": problem.step(every_expert)}
-    theirs = huggingface(problem)
-    if theirs:
-        steps["HF grouped_mm"] = theirs
+    steps = {"every expert": problem.step(every_expert), "HF grouped_mm": huggingface(problem)}
     steps |= {name: problem.step(path) for name, path in PATHS.items() if name != "triton" or problem.x.is_cuda}
     return {**steps, "auto": problem.step(apply_experts)}
 
@@ -83,7 +88,7 @@ def agreement(steps: dict[str, Step]) -> dict[str, float]:
     """How far each way's gradient by the tokens is from the loop's."""
     gradients = {name: step()[0].double() for name, step in steps.items()}
     reference = gradients["loop"]
-    return {name: float((each - reference).norm() / reference.norm()) for name, each in gradients.items()}
+    return {name: float((g - reference).norm() / reference.norm()) for name, g in gradients.items()}
 
 
 def table(work: Work, device: torch.device, dtype: torch.dtype, rate: float, seconds: float) -> list[str]:
@@ -109,25 +114,20 @@ def table(work: Work, device: torch.device, dtype: torch.dtype, rate: float, sec
     return lines
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", type=Path, default=Path("records"), help="folder for the record")
     parser.add_argument("--seconds", type=float, default=1.5, help="time spent on each shape")
-    options = parser.parse_args()
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda" if cuda else "cpu")
-    dtype = torch.bfloat16 if cuda else torch.float32
-    rate = matrix_rate(device, dtype, 8192 if cuda else 2048)
-    name = device_name(device) if cuda else f"{torch.get_num_threads()} CPU threads"
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    options = parser.parse_args(arguments)
+    device = torch.device("cuda" if CUDA else "cpu")
+    dtype = torch.bfloat16 if CUDA else torch.float32
+    rate = matrix_rate(device, dtype, LARGE_MATRIX)
+    name = device_name(device) if CUDA else f"{torch.get_num_threads()} CPU threads"
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}, transformers {transformers.__version__}"
     with contextlib.suppress(ImportError):
         import triton
 
         versions += f", Triton {triton.__version__}"
-    with contextlib.suppress(ImportError):
-        import transformers
-
-        versions += f", transformers {transformers.__version__}"
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
         f"# Ways to compute experts: {name}",
@@ -136,7 +136,7 @@ def main() -> None:
         f"A large matrix product ran at {rate / 1e12:.3g} TFLOP/s. Peak memory is what a run takes on top of tokens,",
         "routing and weights. Command: `./dev bench moe`.",
     ]
-    for work in ON_GPU if cuda else ON_CPU:
+    for work in ON_GPU if CUDA else ON_CPU:
         lines += ["", *table(work, device, dtype, rate, options.seconds)]
     text = "\n".join(lines) + "\n"
     print(text)

@@ -7,10 +7,12 @@ Both are whole processes, run in turns; medians.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 SIZES = "--{0}.width {1} --{0}.expert-width {1} --{0}.experts {2} --{0}.active {2} --{0}.depth 8"
 PLAN = f"plan {SIZES.format('target', 1024, 32)} {SIZES.format('base', 256, 8)} --lr 4e-3 --json".split()
@@ -27,9 +29,12 @@ def seconds(command: list[str]) -> float:
     return time.perf_counter() - start
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=9)
+    options = parser.parse_args(arguments)
     taken: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    for _ in range(9):
+    for _ in range(options.repeats):
         for name, command in COMMANDS.items():
             taken[name].append(seconds(command))
     medians = {name: statistics.median(times) for name, times in taken.items()}

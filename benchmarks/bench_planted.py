@@ -21,31 +21,31 @@ from tests.dmft.agreement import NOTICED, Reference, contradicted, experiments
 from tests.planted.equations import TERMS, planted, regimes_of
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--regimes", nargs="+", default=["I", "II", "III"])
     parser.add_argument("--samples", type=int, default=40_000)
     parser.add_argument("--solves", type=int, default=6)
     parser.add_argument("--networks", type=int, default=400, help="of the smaller of two widths; half of the larger")
-    asked = parser.parse_args()
-    device = torch.device(asked.device)
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
     missed, tried, start = [], 0, time.perf_counter()
-    for regime in asked.regimes:
-        tests = [(each, Reference.of(each, asked.networks, device)) for each in experiments(regime)]
-        right = [contradicted(*test, asked.samples, device, asked.solves) for test in tests]
-        print(f"Regime {regime}, as it is: {_told(right)}", flush=True)
-        for mistake in (each for each in TERMS if regime in regimes_of(each)):
+    for regime in options.regimes:
+        tests = [(experiment, Reference.of(experiment, options.networks, device)) for experiment in experiments(regime)]
+        right = [contradicted(*test, options.samples, device, options.solves) for test in tests]
+        print(f"Regime {regime}, as it is: {_text(right)}", flush=True)
+        for mistake in (term for term in TERMS if regime in regimes_of(term)):
             with planted(mistake):
-                found = [contradicted(*test, asked.samples, device, asked.solves) for test in tests]
+                scores = [contradicted(*test, options.samples, device, options.solves) for test in tests]
             tried += 1
-            noticed = max(score for score, _ in found) > NOTICED
+            noticed = max(score for score, _ in scores) > NOTICED
             missed += [] if noticed else [f"{regime} {mistake}"]
-            print(f"{'found ' if noticed else 'MISSED'} {mistake}: {_told(found)}", flush=True)
+            print(f"{'found ' if noticed else 'MISSED'} {mistake}: {_text(scores)}", flush=True)
     print(f"{tried - len(missed)} of {tried} found in {time.perf_counter() - start:.0f} s; missed: {missed or 'none'}")
 
 
-def _told(scores: Sequence[tuple[float, str]]) -> str:
+def _text(scores: Sequence[tuple[float, str]]) -> str:
     return "  ".join(f"{score:.1f} ({what})" for score, what in scores)
 
 

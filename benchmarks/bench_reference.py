@@ -8,7 +8,8 @@ top-5 with the reported one. Minutes on a GPU, hours on a CPU.
 
 from __future__ import annotations
 
-import sys
+import argparse
+from collections.abc import Sequence
 
 from mssp._environment import pick_device
 from mssp._estimates import mean_of
@@ -28,8 +29,12 @@ FACTORS = (0.25, 0.5, 1.0, 2.0)  # on the tuned learning rate: how close it is t
 CLOSE = 0.03
 
 
-def main(name: str = "tinyimagenet", precision: str = "float32") -> None:
-    data = load(name)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("data", nargs="?", default="tinyimagenet")
+    parser.add_argument("precision", nargs="?", choices=("float32", "tf32"), default="float32")
+    options = parser.parse_args(arguments)
+    data, precision = load(options.data), options.precision
     job = Job(data, Schedule(STEPS, BATCH), MLPLadder, precision, keep_curves=False)
     feed = Feed(data, pick_device())
     contenders = [
@@ -37,36 +42,36 @@ def main(name: str = "tinyimagenet", precision: str = "float32") -> None:
         for entry in entries(data.name)
         for scheme in entry["schemes"]
     ]
-    asked: dict[tuple[object, ...], list[tuple[Contender, float, Trial]]] = {}
+    programs: dict[tuple[object, ...], list[tuple[Contender, float, Trial]]] = {}
     for contender in contenders:
         best = multipliers_for(data.name, contender.setting, contender.active)
         for factor in FACTORS:
             for seed in range(SEEDS):
                 trial = contender.trial(TUNED_WIDTH, seed, best.lr * factor).with_tuned(best)
-                asked.setdefault(trial.alike, []).append((contender, factor, trial))
-    found: dict[tuple[Contender, float], list[Result]] = {}
-    for members in asked.values():
+                programs.setdefault(trial.alike, []).append((contender, factor, trial))
+    results: dict[tuple[Contender, float], list[Result]] = {}
+    for members in programs.values():
         members.sort(key=lambda member: member[2].seed)
         for (contender, factor, _), result in zip(
             members, train_trials([t for *_, t in members], feed, job), strict=True
         ):
-            found.setdefault((contender, factor), []).append(result)
+            results.setdefault((contender, factor), []).append(result)
     head = ["setting", "reported", "ours", "difference", "", *(f"lr × {factor:g}" for factor in FACTORS if factor != 1)]
     rows = [
-        _row(contender, multipliers_for(data.name, contender.setting, contender.active).top5 or 0.0, found)
+        _row(contender, multipliers_for(data.name, contender.setting, contender.active).top5 or 0.0, results)
         for contender in contenders
     ]
     print(f"{data.source}, N = {TUNED_WIDTH}, {STEPS} steps of {BATCH}, {SEEDS} seeds, {precision}: validation top-5\n")
     print("\n".join(markdown_table(head, rows)))
 
 
-def _row(contender: Contender, reported: float, found: dict[tuple[Contender, float], list[Result]]) -> list[str]:
+def _row(contender: Contender, reported: float, results: dict[tuple[Contender, float], list[Result]]) -> list[str]:
     ours = mean_of(
-        [result.metrics["validation_top5"] for result in found[contender, 1.0] if result.diverged_at is None]
+        [result.metrics["validation_top5"] for result in results[contender, 1.0] if result.diverged_at is None]
     )
     verdict = "close" if ours.value >= reported - CLOSE else "below"
-    others = [_mean(found[contender, factor]) for factor in FACTORS if factor != 1]
-    lost = _lost(found[contender, 1.0])
+    others = [_mean(results[contender, factor]) for factor in FACTORS if factor != 1]
+    lost = _lost(results[contender, 1.0])
     difference = f"{ours.value - reported:+.3f}".replace("-", "−")
     return [str(contender), f"{reported:.4f}", f"{ours.value:.4f} ± {ours.ci:.4f}{lost}", difference, verdict, *others]
 
@@ -82,4 +87,4 @@ def _lost(results: list[Result]) -> str:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

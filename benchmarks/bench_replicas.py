@@ -25,16 +25,16 @@ from mssp.replicas import Feed, Lockstep, MLPProgram, Replica, Schedule, train
 SMALL = MLPConfig(inputs=64, outputs=100, width=64, expert_width=16, experts=4)
 PAPER = MLPConfig(inputs=12288, outputs=100, width=128, expert_width=16, experts=8)
 GRID, STEPS = 5**6, 1000
+TOGETHER, TOGETHER_STEPS = 32, 20
 PASSES = {"sgd": 3, "adam": 7}  # over the weights: forward, and what the optimizer reads and writes
 BATCH, TURNS = 50, 5
 
 
 def plans(config: MLPConfig, optimizer: str, count: int) -> list[Replica]:
-    made = [
-        mssp.plan(config.shape, regime="II", optimizer=optimizer, lr=1e-3 * (1 + k / count), init_mult=0.25)
+    return [
+        Replica(mssp.plan(config.shape, regime="II", optimizer=optimizer, lr=1e-3 * (1 + k / count), init_mult=0.25))
         for k in range(count)
     ]
-    return [Replica(plan) for plan in made]
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -74,14 +74,14 @@ def apart(config: MLPConfig, replicas: list[Replica], x: torch.Tensor, targets: 
 
 
 def on_cpu() -> None:
-    print(f"32 models (inputs 64, N = 64, M = 4), batch {BATCH}, on {torch.get_num_threads()} CPU threads:\n")
+    print(f"{TOGETHER} models (inputs 64, N = 64, M = 4), batch {BATCH}, on {torch.get_num_threads()} CPU threads:\n")
     x, targets = torch.randn(BATCH, SMALL.inputs), torch.randint(SMALL.outputs, (BATCH,))
     rows = []
     for optimizer in ("sgd", "adam"):
-        replicas = plans(SMALL, optimizer, 32)
-        turns = [[way(SMALL, replicas, x, targets, 20) for way in (together, apart)] for _ in range(TURNS)]
+        replicas = plans(SMALL, optimizer, TOGETHER)
+        turns = [[way(SMALL, replicas, x, targets, TOGETHER_STEPS) for way in (together, apart)] for _ in range(TURNS)]
         lockstep, single = (median(column) for column in zip(*turns, strict=True))
-        cost = [f"{1e6 * each / 20 / 32:.0f}" for each in (lockstep, single)]
+        cost = [f"{1e6 * spent / TOGETHER_STEPS / TOGETHER:.0f}" for spent in (lockstep, single)]
         rows.append([optimizer, *cost, f"1/{single / lockstep:.1f}"])
     print("\n".join(markdown_table(["optimizer", "in lockstep, µs per step and model", "apart", "ratio"], rows)))
 
@@ -156,7 +156,13 @@ def step_cost(replicas: list[Replica], precision: str) -> float:
     return 1e3 * float(median(start.elapsed_time(end) for start, end in marks)) / len(replicas)
 
 
-if __name__ == "__main__":
+def main() -> None:
     on_cpu()
     if torch.cuda.is_available():
         on_gpu()
+    else:
+        print("\nthe paper's grid needs a CUDA device")
+
+
+if __name__ == "__main__":
+    main()
