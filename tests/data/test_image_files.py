@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mssp.data import Dataset, from_folder
-from mssp.data.images import FolderFiles, arranged
+from mssp.data.images import files_in_folder, labelled_images
 
 
 def written(root: Path, files: dict[str, bytes]) -> Path:
@@ -129,7 +129,7 @@ ONE = {"train/a/0.png": b""}
 )
 def test_other_arrangements_are_refused(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        arranged(FolderFiles(written(tmp_path, files)))
+        labelled_images(files_in_folder(written(tmp_path, files)))
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:

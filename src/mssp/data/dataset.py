@@ -1,7 +1,7 @@
 """Inputs with a class each, in two parts, and the order in which training sees them.
 
-Inputs stay as they were stored, images in bytes; one multiplication and one addition per number normalise them, so a
-device can hold the bytes and normalise a batch at a time.
+Inputs stay as they were stored, which for images is bytes. One multiplication and one addition per number normalise
+them, so a device can hold the bytes and normalise a batch at a time.
 
 Shapes: n examples, D numbers in one flattened input, C channels (the last axis of an image).
 """
@@ -51,8 +51,8 @@ class Dataset:
     (3, [1.0, 2.0, 1.0])
 
     Args:
-        mean, std: what is taken off and divided by, one number or one per entry of the last axis. Bytes are divided by
-            255 before. As they stand, (0,) and (1,), float32 inputs are taken as they are.
+        mean, std: inputs are normalised as (x - mean) / std, after bytes were divided by 255. Each is one number, or
+            one per entry of the last axis. The defaults leave float32 inputs as they are.
         source: where the data come from, for people.
     """
 
@@ -68,17 +68,17 @@ class Dataset:
         object.__setattr__(self, "classes", whole("classes", self.classes))
         for part in PARTS:
             _check_split(f"{self.name}'s {part}", getattr(self, part), self.classes)
-        shapes = [getattr(self, part).inputs.shape[1:] for part in PARTS]
-        dtypes = [getattr(self, part).inputs.dtype for part in PARTS]
-        if shapes[0] != shapes[1] or dtypes[0] != dtypes[1]:
+        train, validation = _described(self.train.inputs), _described(self.validation.inputs)
+        if train != validation:
             raise ValueError(
-                f"{self.name}'s train inputs are {_described(shapes[0], dtypes[0])} and its validation inputs "
-                f"{_described(shapes[1], dtypes[1])}: both must be of one kind"
+                f"{self.name}'s train inputs are {train} and its validation inputs {validation}: "
+                "both must be of one kind"
             )
+        channels = self.train.inputs.shape[-1]
         for statistic in ("mean", "std"):
             numbers = tuple(float(number) for number in getattr(self, statistic))
-            if len(numbers) not in {1, shapes[0][-1]}:
-                expected = "1 number" if shapes[0][-1] == 1 else f"1 or {shapes[0][-1]} numbers"
+            if len(numbers) not in {1, channels}:
+                expected = "1 number" if channels == 1 else f"1 or {channels} numbers"
                 raise ValueError(f"{self.name}'s {statistic} must be {expected}, got {len(numbers)}")
             if not all(isfinite(number) and (statistic == "mean" or number > 0) for number in numbers):
                 needed = "finite" if statistic == "mean" else "positive and finite"
@@ -94,10 +94,9 @@ class Dataset:
     def checksum(self) -> str:
         """16 hexadecimal digits that stand for every number a model can see; the same on every machine."""
         digest = hashlib.sha256()
-        for part in PARTS:
-            split: Split = getattr(self, part)
-            for array in (split.inputs, split.targets):
-                update_with_array(digest, array)
+        for split in (self.train, self.validation):
+            update_with_array(digest, split.inputs)
+            update_with_array(digest, split.targets)
         for numbers in (self.mean, self.std, (float(self.classes),)):
             update_with_array(digest, np.array(numbers, dtype=np.float64))
         return digest.hexdigest()[:16]
@@ -112,11 +111,9 @@ class Dataset:
 
     def prepared(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Inputs [n, ...] as a model takes them: flattened and normalised, float32 [n, D]."""
-        if inputs.shape[1:] != self.train.inputs.shape[1:] or inputs.dtype != self.train.inputs.dtype:
-            raise ValueError(
-                f"{self.name}'s inputs are {_described(self.train.inputs.shape[1:], self.train.inputs.dtype)}, "
-                f"got {_described(inputs.shape[1:], inputs.dtype)}"
-            )
+        expected, got = _described(self.train.inputs), _described(inputs)
+        if got != expected:
+            raise ValueError(f"{self.name}'s inputs are {expected}, got {got}")
         scale, shift = self.scale_and_shift()
         flat = inputs.reshape(len(inputs), -1).astype(np.float32)  # a copy, which the next lines change in place
         flat *= scale
@@ -128,12 +125,12 @@ class Dataset:
         return single_pass(seed, len(self.train), batch, steps, things="examples", name=self.name)
 
     def first_classes(self, classes: int) -> Dataset:
-        """The problem of telling its first classes apart."""
+        """The same problem with the examples of its first ``classes`` classes alone."""
         if whole("classes", classes) > self.classes:
             raise ValueError(f"{self.name} has {self.classes} classes, {classes} were asked for")
         if classes == self.classes:
             return self
-        train, validation = (_of_first_classes(split, classes) for split in (self.train, self.validation))
+        train, validation = (_taken(split, split.targets < classes) for split in (self.train, self.validation))
         return replace(self, classes=classes, train=train, validation=validation)
 
 
@@ -146,8 +143,7 @@ def subset(split: Split, count: int, seed: int = 0) -> Split:
     """
     if whole("count", count) > len(split):
         raise ValueError(f"a subset of {count} examples was asked for, there are {len(split)}")
-    chosen = order(len(split), "subset", whole("seed", seed, least=None))[:count]
-    return Split(split.inputs[chosen], split.targets[chosen])
+    return _taken(split, order(len(split), "subset", whole("seed", seed, least=None))[:count])
 
 
 def update_with_array(digest: hashlib._Hash, array: npt.NDArray[Any]) -> None:
@@ -157,9 +153,9 @@ def update_with_array(digest: hashlib._Hash, array: npt.NDArray[Any]) -> None:
     digest.update(array.reshape(-1).view(np.uint8).data)
 
 
-def _of_first_classes(split: Split, classes: int) -> Split:
-    kept = split.targets < classes
-    return Split(split.inputs[kept], split.targets[kept])
+def _taken(split: Split, examples: npt.NDArray[Any]) -> Split:
+    """Some examples of a split, chosen by index or by a mask."""
+    return Split(split.inputs[examples], split.targets[examples])
 
 
 def _check_split(name: str, split: Split, classes: int) -> None:
@@ -183,5 +179,6 @@ def _check_split(name: str, split: Split, classes: int) -> None:
         raise ValueError(f"{name} inputs must be finite, example {first} holds NaN or infinity")
 
 
-def _described(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    return f"{dtype} of {' x '.join(map(str, shape))}"
+def _described(inputs: npt.NDArray[Any]) -> str:
+    """The type and the shape of one input."""
+    return f"{inputs.dtype} of {' x '.join(map(str, inputs.shape[1:]))}"

@@ -1,7 +1,7 @@
-"""Public image sets by name: downloaded once, checked, converted to one .npz in a folder for such things.
+"""Public image sets by name: downloaded once, checked, and converted to one .npz in the cache folder.
 
-That folder is what MSSP_DATA says, or ``~/.cache/mssp``. Archives are read in place: no member of one is ever written
-under its own name, and nothing is unpickled.
+The cache folder is $MSSP_DATA, or ``~/.cache/mssp``. Archives are read in place: no member of one is ever written under
+its own name, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import http.client
 import logging
 import os
+import shutil
 import tarfile
 import urllib.error
 import urllib.request
@@ -25,20 +26,11 @@ import numpy.typing as npt
 from mssp._files import replacing
 from mssp._numbers import whole
 from mssp.data.dataset import Dataset, Split
-from mssp.data.images import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    ZippedFiles,
-    arranged,
-    from_npz,
-    of_images,
-    pillow_image,
-    save_npz,
-)
+from mssp.data.images import IMAGENET_MEAN, IMAGENET_STD, files_in_zip, from_npz, of_images, pillow_image, save_npz
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
-_CIFAR10_IMAGE = 3 * 32 * 32
+_CIFAR10_RECORD = 1 + 3 * 32 * 32  # bytes: the class, and the pixels channel by channel
 _CHUNK = 1 << 20
 _PATIENCE_S = 60
 
@@ -73,8 +65,8 @@ CIFAR10 = Archive(
 
 def cache_folder() -> Path:
     """Where downloads are kept."""
-    asked = os.environ.get("MSSP_DATA")
-    return Path(asked) if asked else Path.home() / ".cache" / "mssp"
+    folder = os.environ.get("MSSP_DATA")
+    return Path(folder) if folder else Path.home() / ".cache" / "mssp"
 
 
 def tinyimagenet(classes: int = 100, folder: str | Path | None = None, archive: Archive = TINYIMAGENET) -> Dataset:
@@ -88,9 +80,8 @@ def tinyimagenet(classes: int = 100, folder: str | Path | None = None, archive: 
 
     def convert(path: Path) -> Dataset:
         with zipfile.ZipFile(path) as opened:
-            files = ZippedFiles(opened, archive.name.removesuffix(".zip"))
-            arrangement = arranged(files, classes)
-            return of_images(files, arrangement, "tinyimagenet", archive.url, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+            files = files_in_zip(opened, archive.name.removesuffix(".zip"))
+            return of_images(files, "tinyimagenet", archive.url, classes, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
     return _converted(f"tinyimagenet-{classes}", archive, folder, convert, needs=pillow_image)
 
@@ -105,12 +96,15 @@ def cifar10(classes: int = 10, folder: str | Path | None = None, archive: Archiv
 
     def convert(path: Path) -> Dataset:
         with tarfile.open(path, "r:gz") as opened:
-            train = [_cifar10_batch(opened, f"data_batch_{i}.bin") for i in range(1, 6)]
+            batches = [_cifar10_batch(opened, f"data_batch_{i}.bin") for i in range(1, 6)]
             validation = _cifar10_batch(opened, "test_batch.bin")
         return Dataset(
             name="cifar10",
             classes=10,
-            train=Split(np.concatenate([x.inputs for x in train]), np.concatenate([x.targets for x in train])),
+            train=Split(
+                np.concatenate([batch.inputs for batch in batches]),
+                np.concatenate([batch.targets for batch in batches]),
+            ),
             validation=validation,
             mean=CIFAR10_MEAN,
             std=CIFAR10_STD,
@@ -121,16 +115,16 @@ def cifar10(classes: int = 10, folder: str | Path | None = None, archive: Archiv
 
 
 def _cifar10_batch(archive: tarfile.TarFile, name: str) -> Split:
-    """Records of one byte for the class and 3072 for the pixels, channel by channel."""
+    """One file of the archive, which holds records of ``_CIFAR10_RECORD`` bytes."""
     member = archive.getmember(f"cifar-10-batches-bin/{name}")
     file = archive.extractfile(member) if member.isfile() else None
     if file is None:
         raise ValueError(f"{name} is not a file")
     with file:
         data: npt.NDArray[np.uint8] = np.frombuffer(file.read(), dtype=np.uint8)
-    if not len(data) or len(data) % (1 + _CIFAR10_IMAGE):
-        raise ValueError(f"{name} must hold records of {1 + _CIFAR10_IMAGE} bytes, got {len(data)} bytes")
-    records = data.reshape(-1, 1 + _CIFAR10_IMAGE)
+    if not len(data) or len(data) % _CIFAR10_RECORD:
+        raise ValueError(f"{name} must hold records of {_CIFAR10_RECORD} bytes, got {len(data)} bytes")
+    records = data.reshape(-1, _CIFAR10_RECORD)
     pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return Split(np.ascontiguousarray(pixels), records[:, 0].astype(np.int64))
 
@@ -142,7 +136,10 @@ def _converted(
     convert: Callable[[Path], Dataset],
     needs: Callable[[], object] | None = None,
 ) -> Dataset:
-    """The dataset, from its .npz where there is one; otherwise that is made first."""
+    """The dataset, read from its .npz in the folder, which is made from the archive the first time.
+
+    ``needs`` is called before a download, so that a missing package is known before and not after it.
+    """
     folder = cache_folder() if folder is None else Path(folder)
     path = folder / f"{name}.npz"
     if path.exists():
@@ -151,7 +148,7 @@ def _converted(
         except ValueError as error:
             raise ValueError(f"{error}; delete it and try again") from None
     if needs is not None:
-        needs()  # before the download, not after it
+        needs()
     source = fetch(archive, folder)
     try:
         dataset = convert(source)
@@ -163,17 +160,18 @@ def _converted(
 
 
 def fetch(archive: Archive, folder: Path) -> Path:
-    """The archive's place in a folder, having downloaded it unless it is there; whole, and as its authors made it."""
+    """The path of the archive in a folder. It is downloaded unless it is there, and checked in either case."""
     path = folder / archive.name
     if path.exists():
-        _check(archive, path, path.stat().st_size, _md5(path), "delete it and try again")
+        _check(archive, path, path, "delete it and try again")
         return path
     _log.info("downloading %s (%.0f MB) to %s", archive.url, archive.size / 1e6, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            size, md5 = _download(archive.url, temporary)
-            _check(archive, path, size, md5, "try again")
+            with urllib.request.urlopen(archive.url, timeout=_PATIENCE_S) as response, temporary.open("wb") as file:
+                shutil.copyfileobj(response, file, _CHUNK)
+            _check(archive, path, temporary, "try again")
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise ValueError(
@@ -183,23 +181,12 @@ def fetch(archive: Archive, folder: Path) -> Path:
     return path
 
 
-def _download(url: str, path: Path) -> tuple[int, str]:
-    size, digest = 0, hashlib.md5(usedforsecurity=False)
-    with urllib.request.urlopen(url, timeout=_PATIENCE_S) as response, path.open("wb") as file:
-        while chunk := response.read(_CHUNK):
-            file.write(chunk)
-            digest.update(chunk)
-            size += len(chunk)
-    return size, digest.hexdigest()
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _check(archive: Archive, path: Path, size: int, md5: str, remedy: str) -> None:
+def _check(archive: Archive, path: Path, content: Path, remedy: str) -> None:
+    """Whether the file ``content``, which is or will be at ``path``, is what the authors published."""
+    size = content.stat().st_size
     if size < archive.size:
         raise ValueError(f"{path} is truncated: got {size} of {archive.size} bytes; {remedy}")
+    with content.open("rb") as file:
+        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if md5 != archive.md5:
         raise ValueError(f"{path} is not the file its authors published: its md5 is {md5}, not {archive.md5}; {remedy}")

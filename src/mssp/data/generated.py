@@ -1,27 +1,27 @@
 """Classification problems made of nothing but a seed, for runs where no data are at hand: clusters and spectra.
 
-Everything is computed by operations that IEEE arithmetic defines to the last bit, one number at a time, so the checksum
-is taken over the numbers themselves: no matrix products, whose sums depend on the processor. Example i does not depend
-on how many there are.
+Everything is computed one number at a time, by operations that IEEE arithmetic defines to the last bit, so that
+checksums are the same on every machine. There are no matrix products, whose sums depend on the processor. Example i
+does not depend on how many examples there are.
 
 Clusters
 --------
     x = a_s + R_s (b_k + m_kj) + noise        s: superclass, k: class in it, j: mode, all centres normal
 
-Three levels: superclasses lie apart, classes lie around the centre of their superclass, and every class is made of
-modes. Modes come in opposite pairs m and -m, so the mean of a class says little about it, and a linear classifier
-learns little more than superclasses. All superclasses share one arrangement of modes, each turned its own way by R_s (a
-permutation of the axes, and signs): what tells classes apart in one region of space is of no use in another, which is
-what experts are for.
+There are three levels: superclasses lie apart, classes lie around the centre of their superclass, and every class is
+made of modes. Modes come in opposite pairs m and -m, so the mean of a class says little about it, and a linear
+classifier learns little more than superclasses. All superclasses share one arrangement of modes, which R_s (a
+permutation of the axes, and signs) turns in a different way for each. What tells classes apart in one region of space
+is therefore of no use in another, which is what experts are for.
 
 Spectra, as natural images have them
 ------------------------------------
     x = H (s * (signal * c_k + noise))        k: class, c_k and noise normal, s_f = f^-3/4 for frequencies f = 1, 2, ...
 
-The power of a frequency falls as f^-3/2, for what tells classes apart and for what does not, as it falls in images: a
-few coarse directions are easy and learned at once, many fine ones are faint and come later. How fast a model gets to
-them, and not its size, limits it, so that a wider model is better only where it learns as well as a narrow one. H, the
-Walsh-Hadamard transform, mixes frequencies into inputs as pixels mix them.
+The power of a frequency falls as f^-3/2, in the signal and in the noise, as it falls in images: a few coarse directions
+are easy and learned at once, many fine ones are faint and come later. A model is limited by how fast it gets to them,
+not by its size, so that a wider model is better only where it learns as well as a narrow one. H, the Walsh-Hadamard
+transform, mixes frequencies into inputs as pixels mix them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mssp.data.streams import exact_normals, order, words
 SUPERCLASS_SPREAD = 0.3
 CLASS_SPREAD = 0.15
 MODES = 4
-# Of the noise, at difficulty 0 and at difficulty 1.
+# Standard deviations of the noise, at difficulty 0 and at difficulty 1.
 LEAST_NOISE, MOST_NOISE = 0.5, 3.0
 
 
@@ -59,8 +59,9 @@ def clusters(
     ((200, 8), [0, 1, 2, 3, 0, 1])
 
     Args:
-        difficulty: 0 (any small network tells all classes apart) to 1 (hardly anything can), through the noise.
-        seed: of everything: the centres, the modes and the noise.
+        difficulty: how strong the noise is, from 0 (any small network tells all classes apart) to 1 (hardly any
+            network does).
+        seed: decides the centres, the modes and the noise.
     """
     classes, inputs = whole("classes", classes, least=2), whole("inputs", inputs)
     superclasses, seed = whole("superclasses", superclasses), whole("seed", seed, least=None)
@@ -69,7 +70,7 @@ def clusters(
     noise = LEAST_NOISE + (MOST_NOISE - LEAST_NOISE) * between("difficulty", difficulty, 0, 1)
     centres = _centres(classes, inputs, superclasses, seed)
     means = _column_means(centres)
-    # Of the distribution, not of a sample: an example then stays the same when more are drawn.
+    # The RMS of the distribution, not of a sample: an example then stays the same when more are drawn.
     rms = np.sqrt(_column_means(np.square(centres - means)) + noise * noise)
     centres_CJD = ((centres - means) / rms).astype(np.float32).reshape(classes, MODES, inputs)
     noise_D = (noise / rms).astype(np.float32)
@@ -94,8 +95,8 @@ def _centres(classes: int, inputs: int, superclasses: int, seed: int) -> npt.NDA
         axes = order(inputs, "axes", superclass, seed)
         signs = 1.0 - 2.0 * (words(inputs, "signs", superclass, seed) & np.uint64(1))
         # Class c belongs to superclass c mod S, so the first classes are of all superclasses.
-        mine = centres[superclass::superclasses]
-        mine[:] = regions[superclass] + (arrangement[..., axes] * signs)[: len(mine)]
+        members = centres[superclass::superclasses]
+        members[:] = regions[superclass] + (arrangement[..., axes] * signs)[: len(members)]
     return centres.reshape(-1, inputs)
 
 
@@ -104,7 +105,7 @@ def _table(rows: int, columns: int, name: str, seed: int) -> npt.NDArray[np.floa
 
 
 def _column_means(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """By exact sums: numpy adds in an order that depends on the processor."""
+    """The mean of every column, by exact sums: numpy adds in an order that depends on the processor."""
     return np.array([math.fsum(column) / len(table) for column in table.T.tolist()])
 
 
@@ -138,7 +139,7 @@ def spectra(
     Args:
         inputs: a power of two.
         signal: how far apart classes lie, in units of the noise: from 0 to 10.
-        seed: of everything: the classes and the noise.
+        seed: decides the classes and the noise.
     """
     classes, inputs = whole("classes", classes, least=2), whole("inputs", inputs, least=2)
     if inputs & (inputs - 1):
@@ -160,19 +161,19 @@ def _spectra_split(part: str, count: int, centres: npt.NDArray[np.float64], sign
     targets = np.arange(count, dtype=np.int64) % classes
     x = exact_normals(count * inputs, f"spectra {part}", seed).reshape(count, inputs) + centres[targets]
     amplitudes = _amplitudes(inputs)
-    # The mean square that inputs have: the transform sums all frequencies into each.
+    # The RMS that inputs would have: the transform sums all frequencies into each.
     rms = np.sqrt(sum((amplitudes * amplitudes).tolist()) * (1 + signal * signal))
     return Split(_transformed(x * (amplitudes / rms)).astype(np.float32), targets)
 
 
 def _amplitudes(inputs: int) -> npt.NDArray[np.float64]:
-    """f^-3/4, by square roots, which are exact to the last bit where powers need not be."""
+    """f^-3/4 by square roots, which are the same bits on every machine where powers need not be."""
     root: npt.NDArray[np.float64] = np.sqrt(np.arange(1.0, inputs + 1))
     return np.reciprocal(root * np.sqrt(root))
 
 
 def _transformed(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Walsh and Hadamard's transform of every row: sums and differences of pairs, pairs of pairs, and so on.
+    """The Walsh-Hadamard transform of every row: sums and differences of pairs, then of pairs of pairs, and so on.
 
     >>> _transformed(np.array([[1.0, 0.0], [0.0, 1.0]])).tolist()
     [[1.0, 1.0], [1.0, -1.0]]

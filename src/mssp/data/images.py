@@ -1,13 +1,13 @@
 """Image sets from files: one .npz, or a folder with one folder per class.
 
-Nothing is ever unpickled: an .npz holds numbers, and one that holds Python objects is refused.
+Nothing is ever unpickled: an .npz that holds Python objects is refused.
 
-Images may lie in files, sorted into classes by their folders:
+Images in files are sorted into classes by their folders:
 
     train/<class>/*.png    val/<class>/*.png                             one folder per class
     train/<class>/*.png    val/images/*.png  val/val_annotations.txt     TinyImageNet: a table says the classes
 
-The files may lie in a folder or in a zip archive, which is read in place: nothing is unpacked.
+The files lie in a folder or in a zip archive, which is read in place: nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from mssp._files import file_at, replacing
 from mssp._numbers import whole
 from mssp.data.dataset import PARTS, Dataset, Split
 
-# What is customary for colour photographs, of ImageNet's or of any other set.
+# Means and deviations of ImageNet's channels, which are customary for the photographs of any set.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -51,21 +51,21 @@ def from_npz(
     Args:
         path: the file. It holds ``train_inputs``, ``train_targets``, ``validation_inputs`` and ``validation_targets``
             (or ``x_train``, ``y_train``, ``x_test`` and ``y_test``), and may hold ``mean``, ``std`` and ``classes``.
-        classes: keep the first so many classes.
-        mean, std: instead of those in the file; without either, ImageNet's for images of three channels.
+        classes: how many classes to keep, from the first.
+        mean, std: they replace those in the file. Where there are none at all, images of three channels get ImageNet's.
     """
     path = file_at(path)
     arrays = _arrays(path)
-    given = next((keys for keys in (KEYS, KERAS_KEYS) if set(keys) <= set(arrays)), None)
-    if given is None:
+    keys = next((keys for keys in (KEYS, KERAS_KEYS) if set(keys) <= set(arrays)), None)
+    if keys is None:
         raise ValueError(
             f"{path} needs the arrays {', '.join(KEYS)} (or {', '.join(KERAS_KEYS)}), "
             f"it has {', '.join(sorted(arrays)) or 'none'}"
         )
-    inputs = [_as_inputs(arrays[key]) for key in given[0::2]]
-    targets = [_as_targets(path, key, arrays[key]) for key in given[1::2]]
+    inputs = [_as_inputs(arrays[key]) for key in keys[0::2]]
+    targets = [_as_targets(path, key, arrays[key]) for key in keys[1::2]]
     try:
-        mean, std = _statistics(inputs[0], mean, std, arrays.get("mean"), arrays.get("std"))
+        mean, std = _statistics(inputs[0], mean, std, arrays)
         dataset = Dataset(
             name=str(arrays.get("name", path.stem)),
             classes=_number_of_classes(arrays.get("classes"), targets),
@@ -108,35 +108,34 @@ def from_folder(
     Args:
         path: the folder. It holds ``train/<class>/`` and ``val/<class>/`` (or ``validation``, or ``test``) with images
             in them, or is TinyImageNet's as it was published. Classes are numbered in the order of their names.
-        classes: keep the first so many classes.
+        classes: how many classes to keep, from the first.
         size: resize all images to this height and width; without it they must be of one size.
-        mean, std: ImageNet's unless given.
+        mean, std: ImageNet's by default.
     """
     path = Path(path)
     if not path.is_dir():
         raise ValueError(f"{path} {'is a file' if path.exists() else 'does not exist'}: a folder of images is needed")
-    files = FolderFiles(path)
-    return of_images(files, arranged(files, classes), path.resolve().name, path.name, size=size, mean=mean, std=std)
+    return of_images(files_in_folder(path), path.resolve().name, path.name, classes, size, mean, std)
 
 
 def of_images(
     files: Files,
-    arrangement: Arrangement,
     name: str,
     source: str,
+    classes: int | None = None,
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Dataset:
-    """A dataset of images in files, wherever they lie."""
-    train, validation = arrangement.train, arrangement.validation
+    """A dataset of images in files; see :func:`from_folder` for the arguments."""
+    classes, train, validation = labelled_images(files, classes)
     # Both parts at once, since both must be of one size.
     pixels = decoded(files, [image for image, _ in [*train, *validation]], size)
     targets = np.array([label for _, label in [*train, *validation]], dtype=np.int64)
-    mean, std = _statistics(pixels, mean, std)
+    mean, std = _statistics(pixels, mean, std, stored={})
     return Dataset(
         name=name,
-        classes=len(arrangement.classes),
+        classes=classes,
         train=Split(pixels[: len(train)], targets[: len(train)]),
         validation=Split(pixels[len(train) :], targets[len(train) :]),
         mean=mean,
@@ -146,21 +145,21 @@ def of_images(
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Every array of the file that means something to us; of the others, only the names."""
-    found: dict[str, npt.NDArray[Any]] = {}
+    """The arrays of an .npz by their keys. Those under keys that mean nothing here are not read, and stay empty."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
                 key = member.removesuffix(".npy")
-                found[key] = np.empty(0)
+                arrays[key] = np.empty(0)
                 if key in (*KEYS, *KERAS_KEYS, *_OPTIONAL):
                     with archive.open(member) as file:
-                        found[key] = np.lib.format.read_array(file, allow_pickle=False)
+                        arrays[key] = np.lib.format.read_array(file, allow_pickle=False)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         if "Object arrays" in str(error):  # numpy's words
             raise ValueError(f"{path}: {key} holds Python objects, which are never unpickled: save numbers") from None
         raise ValueError(f"{path} is not a whole .npz file ({error}): it may be truncated, get a whole copy") from None
-    return found
+    return arrays
 
 
 def _as_inputs(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -185,16 +184,15 @@ def _statistics(
     inputs: npt.NDArray[Any],
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
-    stored_mean: npt.NDArray[Any] | None = None,
-    stored_std: npt.NDArray[Any] | None = None,
+    stored: Mapping[str, npt.NDArray[Any]],
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """The mean and the deviation given, else those stored, else ImageNet's for bytes in three channels."""
+    """Mean and deviation: the caller's, else those stored in a file, else ImageNet's for bytes in three channels."""
     if (mean is None) != (std is None):
         raise ValueError("mean and std belong together: give both or neither")
     if mean is not None and std is not None:
         return mean, std
-    if stored_mean is not None and stored_std is not None:
-        return _numbers("mean", stored_mean), _numbers("std", stored_std)
+    if "mean" in stored and "std" in stored:
+        return _numbers("mean", stored["mean"]), _numbers("std", stored["std"])
     if inputs.dtype == np.uint8 and inputs.ndim == 4 and inputs.shape[-1] == 3:
         return IMAGENET_MEAN, IMAGENET_STD
     return (0.0,), (1.0,)
@@ -213,87 +211,58 @@ ANNOTATIONS = "val_annotations.txt"
 _BLOCK = 64
 
 
-class Files(Protocol):
-    """Files by their names, with slashes."""
+@dataclass(frozen=True)
+class Files:
+    """The files below a folder, by their names inside it, with slashes. ``place`` is the folder, for messages."""
 
     place: str
-
-    def names(self) -> Sequence[str]: ...
-
-    def read(self, name: str) -> bytes: ...
+    names: Sequence[str]
+    read: Callable[[str], bytes]
 
 
-class FolderFiles:
-    """The files of a folder and of those in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.place = str(folder)
-        self._folder = folder
-
-    def names(self) -> Sequence[str]:
-        found = []
-        # Links are followed: large sets often lie elsewhere.
-        for folder, _, files in os.walk(self._folder, followlinks=True):
-            relative = Path(folder).relative_to(self._folder)
-            found += [(relative / file).as_posix() for file in files]
-        return found
-
-    def read(self, name: str) -> bytes:
-        return (self._folder / name).read_bytes()
+def files_in_folder(folder: Path) -> Files:
+    # Links are followed: large sets often lie elsewhere.
+    walk = os.walk(folder, followlinks=True)
+    names = [Path(inner, name).relative_to(folder).as_posix() for inner, _, files in walk for name in files]
+    return Files(str(folder), names, lambda name: (folder / name).read_bytes())
 
 
-class ZippedFiles:
-    """The files below one folder of an open zip archive."""
-
-    def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
-        self.place = f"{archive.filename}/{folder}"
-        self._archive, self._prefix = archive, f"{folder}/"
-
-    def names(self) -> Sequence[str]:
-        names = self._archive.namelist()
-        inside = [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
-        return [name for name in inside if ".." not in name.split("/")]
-
-    def read(self, name: str) -> bytes:
-        return self._archive.read(self._prefix + name)
+def files_in_zip(archive: zipfile.ZipFile, folder: str) -> Files:
+    """The files below one folder of an open archive, without those whose names lead out of it."""
+    prefix = f"{folder}/"
+    inside = [name.removeprefix(prefix) for name in archive.namelist() if name.startswith(prefix)]
+    names = [name for name in inside if ".." not in name.split("/")]
+    return Files(f"{archive.filename}/{folder}", names, lambda name: archive.read(prefix + name))
 
 
-@dataclass(frozen=True)
-class Arrangement:
-    """Which image belongs to which class: names of files, each with the number of its class."""
-
-    classes: Sequence[str]
-    train: Sequence[tuple[str, int]]
-    validation: Sequence[tuple[str, int]]
+Labelled = list[tuple[str, int]]  # names of images, each with the number of its class
 
 
-def arranged(files: Files, classes: int | None = None) -> Arrangement:
-    """The images of all classes, or of the first so many in the order of their names."""
-    names = sorted(files.names())
-    images = [name for name in names if _is_image(name)]
+def labelled_images(files: Files, classes: int | None = None) -> tuple[int, Labelled, Labelled]:
+    """How many classes there are, and their images for training and for validation.
+
+    ``classes`` is how many classes to keep, in the order of their names; None keeps all.
+    """
+    images = [name for name in sorted(files.names) if _is_image(name)]
     in_train = [name for name in images if name.startswith("train/") and name.count("/") >= 2]
     if not in_train:
         raise ValueError(f"{files.place} has no images in train/<class>/: put one folder per class into train")
-    known = sorted({_class_of(name) for name in in_train})
-    if classes is not None and whole("classes", classes) > len(known):
-        raise ValueError(f"{files.place} has {len(known)} classes, {classes} were asked for")
-    number = {name: i for i, name in enumerate(known)}
+    number = {name: i for i, name in enumerate(sorted({_class_of(name) for name in in_train}))}
+    if classes is not None and whole("classes", classes) > len(number):
+        raise ValueError(f"{files.place} has {len(number)} classes, {classes} were asked for")
     folder = next((part for part in VALIDATION_FOLDERS if any(name.startswith(f"{part}/") for name in images)), None)
     if folder is None:
         raise ValueError(f"{files.place} has no images for validation: put them into val/<class>/")
-    if f"{folder}/{ANNOTATIONS}" in names:
+    if f"{folder}/{ANNOTATIONS}" in files.names:
         labelled = _annotated(files, folder, images)
     else:
         labelled = [(name, _class_of(name)) for name in images if name.startswith(f"{folder}/")]
     for name, label in labelled:
         if label not in number:
             raise ValueError(f"{files.place}/{name} is of class {label!r}, which train does not have")
-    kept = known[:classes]
-    return Arrangement(
-        kept,
-        [(name, number[_class_of(name)]) for name in in_train if number[_class_of(name)] < len(kept)],
-        [(name, number[label]) for name, label in labelled if number[label] < len(kept)],
-    )
+    kept = len(number) if classes is None else classes
+    train = [(name, number[_class_of(name)]) for name in in_train if number[_class_of(name)] < kept]
+    return kept, train, [(name, number[label]) for name, label in labelled if number[label] < kept]
 
 
 def _is_image(name: str) -> bool:
@@ -305,10 +274,12 @@ def _class_of(name: str) -> str:
 
 
 def _annotated(files: Files, folder: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Validation images in the order of TinyImageNet's table: file name, class, and a box that is not needed."""
-    labelled = []
+    """Validation images with their classes, in the order of TinyImageNet's table.
+
+    A line of it is a file name, a class, and a box that is not needed here, separated by tabs.
+    """
+    labelled, present = [], set(names)
     table = f"{folder}/{ANNOTATIONS}"
-    present = set(names)
     for number, line in enumerate(files.read(table).decode("utf-8", errors="replace").splitlines(), 1):
         columns = line.split("\t")
         place = f"{files.place}/{table} line {number}"
@@ -343,18 +314,12 @@ def decoded(files: Files, names: Sequence[str], size: int | tuple[int, int] | No
             out[i] = pixels
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow lets go of the interpreter while it decodes
-        _all_done(pool.map(fill, range(0, len(names), _BLOCK)))
+        list(pool.map(fill, range(0, len(names), _BLOCK)))  # raises what a task raised, and begins no others then
     return out
 
 
-def _all_done(results: Iterable[None]) -> None:
-    """Wait for all, and raise what one raised; the others are then not begun."""
-    for _ in results:
-        pass
-
-
 def pillow_image() -> Any:
-    """The module ``PIL.Image``, which is not needed for anything but images in files."""
+    """The module ``PIL.Image``, which nothing but images in files needs."""
     try:
         return import_module("PIL.Image")
     except ImportError:
@@ -379,8 +344,7 @@ def _pixels(image: Any, files: Files, name: str, height_width: tuple[int, int] |
 
 
 def _height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
-    if isinstance(size, tuple) and len(size) == 2:
-        return whole("size", size[0]), whole("size", size[1])
-    if isinstance(size, int):
-        return whole("size", size), whole("size", size)
-    raise ValueError(f"size must be a whole number, or a height and a width, got {size!r}")
+    height_width = (size, size) if isinstance(size, int) else size
+    if not isinstance(height_width, tuple) or len(height_width) != 2:
+        raise ValueError(f"size must be a whole number, or a height and a width, got {size!r}")
+    return whole("size", height_width[0]), whole("size", height_width[1])

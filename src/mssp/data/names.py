@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from mssp.data.dataset import Dataset
 
-# Which function, of which module, makes the dataset of that name.
+# The module of the function that makes a dataset; the function has the name of the dataset.
 _MAKERS = {"clusters": "generated", "spectra": "generated", "tinyimagenet": "downloads", "cifar10": "downloads"}
 NAMES = tuple(_MAKERS)
 
@@ -29,27 +30,29 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
             :func:`mssp.data.downloads.cifar10`, :func:`from_npz` or :func:`from_folder`.
     """
     name = str(name_or_path)
+    make: Callable[..., Dataset]
     if name in _MAKERS:
-        make: Callable[..., Dataset] = getattr(import_module(f"mssp.data.{_MAKERS[name]}"), name)
-        _check_options(name, make, options)
-        return make(**options)
-    read = _reader(name)
-    _check_options(name, read, options)
-    return read(Path(name), **options)
+        make = getattr(import_module(f"mssp.data.{_MAKERS[name]}"), name)
+    else:
+        make = partial(_reader(name), Path(name))
+    allowed = inspect.signature(make).parameters
+    for option in options:
+        if option not in allowed:
+            raise ValueError(f"{name} has no option {option!r}: it takes {', '.join(allowed)}")
+    return make(**options)
 
 
 def _reader(name: str) -> Callable[..., Dataset]:
+    """The function that reads what is at a path."""
+    from mssp.data.images import from_folder, from_npz
+
     path = Path(name)
     if name == "python" or path.suffix in {".txt", ".xz"}:
         function = "python_source()" if name == "python" else f"from_text_file({name!r})"
         raise ValueError(f"{name} is text, which has no classes: use mssp.data.{function}")
     if path.is_dir():
-        from mssp.data.images import from_folder
-
         return from_folder
     if path.suffix == ".npz" and path.is_file():
-        from mssp.data.images import from_npz
-
         return from_npz
     if path.is_file():
         raise ValueError(f"{name} is neither an .npz file nor a folder of images")
@@ -58,12 +61,3 @@ def _reader(name: str) -> Callable[..., Dataset]:
     raise ValueError(
         f"unknown dataset {name!r}: use one of {', '.join(NAMES)}, or the path of an .npz file or of a folder of images"
     )
-
-
-def _check_options(name: str, function: Callable[..., object], options: Mapping[str, Any]) -> None:
-    """Whether a function takes these options; its positional-only arguments are not options."""
-    parameters = inspect.signature(function).parameters.values()
-    known = [parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY]
-    for option in options:
-        if option not in known:
-            raise ValueError(f"{name} has no option {option!r}: it takes {', '.join(known)}")

@@ -1,7 +1,7 @@
 """Random numbers that are the same bits on every machine.
 
-Philox is a counter-based generator in integers, and its words are the same for every version of numpy; what numpy makes
-of them (normals, permutations) need not be. So both are made here, of integers alone.
+Philox is a counter-based generator of integers, whose words are the same in every version of numpy. The normals and
+permutations that numpy makes of them need not be, so both are made here, by operations on integers.
 
 >>> order(3, "order", 0).tolist()
 [0, 2, 1]
@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from mssp._numbers import whole
 
-# Every other 16 of a word's 64 bits.
+# A mask for two of the four 16-bit numbers in a word, and one for its lower half.
 _LANES = np.uint64(0x0000FFFF0000FFFF)
 _LOW = np.uint64(0xFFFFFFFF)
-# Normals made at a time: few enough that the words stay in cache.
+# How many normals are made at a time: few enough that the words stay in cache.
 _CHUNK = 1 << 15
 
 
@@ -38,15 +38,15 @@ def words(count: int, *key: str | int) -> npt.NDArray[np.uint64]:
 
 
 def order(count: int, *key: str | int) -> npt.NDArray[np.int64]:
-    """A permutation of ``count`` things: the order of as many random words."""
+    """A permutation of ``count`` things: the indices that sort as many random words."""
     return np.argsort(words(count, *key), kind="stable").astype(np.int64)
 
 
 def exact_normals(count: int, *key: str | int) -> npt.NDArray[np.float32]:
-    """Standard normal numbers, as sums of twelve uniform ones of 16 bits.
+    """Standard normal numbers, as sums of twelve uniform numbers of 16 bits.
 
     Such a sum has mean 12 · 65535 / 2 and standard deviation 65536 (to 10 digits), and every step is exact, while
-    logarithms and cosines differ in their last bits between processors. It is normal but for its tails, which end at
+    logarithms and cosines differ in their last bits between processors. It is normal except for its tails, which end at
     six standard deviations (its excess kurtosis is -0.1).
     """
     source = generator(*key)
@@ -54,7 +54,7 @@ def exact_normals(count: int, *key: str | int) -> npt.NDArray[np.float32]:
     for start in range(0, count, _CHUNK):
         part = out[start : start + _CHUNK]
         raw = source.random_raw(3 * len(part))
-        # All within the words: two sums of 32 bits each, neither of which can reach the other.
+        # A word holds two sums, one in each half of 32 bits: twelve numbers of 16 bits do not overflow it.
         lanes = (raw & _LANES) + ((raw >> np.uint64(16)) & _LANES)
         lanes = lanes[0::3] + lanes[1::3] + lanes[2::3]
         sums = (lanes & _LOW) + (lanes >> np.uint64(32))
@@ -65,9 +65,9 @@ def exact_normals(count: int, *key: str | int) -> npt.NDArray[np.float32]:
 def single_pass(
     seed: SupportsIndex, count: int, batch: SupportsIndex, steps: SupportsIndex, things: str, name: str
 ) -> npt.NDArray[np.int64]:
-    """Which of ``count`` things each step takes, [steps, batch], each thing at most once.
+    """Which of ``count`` things each step takes, [steps, batch]; no thing is taken twice.
 
-    The order depends on the seed and the count alone, so fewer steps take the same first batches.
+    The order depends on the seed and the count alone, so a run of fewer steps takes the same first batches.
     """
     seed, batch, steps = whole("seed", seed, least=None), whole("batch", batch), whole("steps", steps)
     if steps * batch > count:

@@ -1,7 +1,7 @@
-"""Text as bytes: 256 tokens, no tokenizer, and a text that every Python brings along.
+"""Text as bytes: 256 tokens, no tokenizer, and a text that comes with every Python.
 
-Tokens stay one long uint8 array. A pass over it takes windows that do not overlap, in seeded order; only where they
-start is kept, so a device can hold the text and cut its own windows.
+The tokens are one long uint8 array. A pass over it takes windows that do not overlap, in seeded order. Only the starts
+of windows are computed, so a device can hold the text and cut its own windows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mssp._numbers import between, whole
 from mssp.data.dataset import PARTS, update_with_array
 from mssp.data.streams import single_pass
 
-# Not the standard library's own source: installed packages, tests, demonstrations, and what one build wrote down.
+# Left out of the standard library: installed packages, tests, demonstrations, and files that a build wrote.
 _LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "__pycache__"})
 _WRITTEN_BY_BUILDS = ("config-", "_sysconfigdata")
 _CHUNK = 1 << 20
@@ -89,28 +89,28 @@ class Tokens:
 
     def windows(self, part: str, seed: int, batch: int, length: int, steps: int) -> Iterator[npt.NDArray[np.uint8]]:
         """The windows of each step, [batch, length + 1], one step at a time."""
-        starts = self.window_starts(part, seed, batch, length, steps)  # here, so that mistakes are told at once
+        starts = self.window_starts(part, seed, batch, length, steps)  # not in the generator: mistakes raise at once
         tokens: npt.NDArray[np.uint8] = getattr(self, part)
         return (tokens[row[:, None] + np.arange(length + 1)] for row in starts)
 
 
 def python_source(validation_share: float = 0.02) -> Tokens:
-    """The source of the running Python's standard library, a zero byte after every file.
+    """The source of the running Python's standard library, with a zero byte after every file.
 
-    A file's own name decides whether it is for training or for validation, so it is on the same side in every version
-    of Python. The text is that of this version: its checksum tells.
+    The name of a file decides whether it is for training or for validation, so it is on the same side in every version
+    of Python. The text differs between versions, and so does its checksum.
 
     Args:
-        validation_share: the share of files, about, for validation.
+        validation_share: the approximate share of files for validation.
     """
     between("validation_share", validation_share, 0, 1)
     root = Path(sysconfig.get_path("stdlib"))
-    version = f"Python {sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
-    return source_tree(root, f"the standard library of {version}", validation_share)
+    version = ".".join(map(str, sys.version_info[:3]))
+    return source_tree(root, f"the standard library of Python {version}", validation_share)
 
 
 def source_tree(root: Path, source: str, validation_share: float) -> Tokens:
-    """All Python files of a folder but those that :func:`python_source` leaves out, in the order of their names."""
+    """All Python files of a folder in the order of their names, without those that :func:`python_source` leaves out."""
     names = sorted(_python_files(root))
     if not names:
         raise ValueError(f"{root} holds no .py files: this Python has no source of its standard library")
@@ -118,7 +118,8 @@ def source_tree(root: Path, source: str, validation_share: float) -> Tokens:
     for name in names:
         # Some systems install Python with other line ends.
         text = (root / name).read_bytes().replace(b"\r\n", b"\n")
-        documents["validation" if _in_validation(name, validation_share) else "train"].append(text + b"\0")
+        digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "little")
+        documents["validation" if digest < validation_share * 2**48 else "train"].append(text + b"\0")
     train, validation = (np.frombuffer(b"".join(documents[part]), dtype=np.uint8) for part in PARTS)
     return Tokens("python", 256, train, validation, source)
 
@@ -135,16 +136,12 @@ def _belongs(name: str) -> bool:
     return name not in _LEFT_OUT and not name.startswith(_WRITTEN_BY_BUILDS)
 
 
-def _in_validation(name: str, share: float) -> bool:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "little") < share * 2**48
-
-
 def from_text_file(path: str | Path, validation: str | Path | None = None, validation_share: float = 0.02) -> Tokens:
-    """A UTF-8 text file as bytes; one whose name ends in ``.xz`` is unpacked.
+    """A UTF-8 text file as bytes; a file whose name ends in ``.xz`` is unpacked.
 
     Args:
-        validation: another such file; without one, validation takes the last lines of the first, about
-            ``validation_share`` of its bytes.
+        validation: another text file, for validation. Without it, the last lines of the first are for validation,
+            about ``validation_share`` of its bytes.
     """
     path = Path(path)
     text = _text(path)
@@ -156,7 +153,7 @@ def from_text_file(path: str | Path, validation: str | Path | None = None, valid
 
 
 def _text(path: Path) -> npt.NDArray[np.uint8]:
-    """A file's bytes, having made sure that they are text."""
+    """The bytes of a file, which must be UTF-8 text."""
     path = file_at(path)
     decoder = codecs.getincrementaldecoder("utf-8")()
     chunks = []
