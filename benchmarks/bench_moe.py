@@ -28,8 +28,9 @@ from transformers.integrations.moe import use_experts_implementation
 from mssp.nn.activations import activation
 from mssp.nn.experts.choice import Work, device_name
 from mssp.nn.experts.paths import PATHS, ExpertWeights
-from mssp.nn.experts.timing import Problem, Step, matrix_rate, milliseconds, peak_bytes
+from mssp.nn.experts.timing import Problem, Step, milliseconds
 from mssp.nn.moe import apply_experts, chosen_path
+from tests.nn.experts.memory import peak_bytes
 
 CUDA = torch.cuda.is_available()
 LARGE_MATRIX = 8192 if CUDA else 2048
@@ -47,6 +48,13 @@ ON_CPU = [
     Work(512, 256, 64, 2, 64),
     Work(512, 256, 16, 2, 256),
 ]
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
+    """Operations per second of a large product of random matrices: the ceiling that shares are shares of."""
+    a, b = torch.randn(2, size, size, device=device, dtype=dtype)
+    ms = milliseconds({"product": lambda: (a @ b,)}, device)["product"]
+    return 2 * size**3 / ms * 1e3
 
 
 def every_expert(x: Tensor, gates: Tensor, chosen: Tensor, weights: ExpertWeights, act: str) -> Tensor:

@@ -18,7 +18,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The function of that name.
+    """The activation function of that name.
 
     >>> activation("relu")(torch.tensor([-1.0, 2.0]))
     tensor([0., 2.])

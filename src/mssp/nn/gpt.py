@@ -1,7 +1,7 @@
 """The paper's Transformer: RMS pre-norm, normalised queries and keys, rotary positions, MoE in the blocks, no biases.
 
-Residual branches are multiplied by the plan's residual multiplier, expert sums by its aggregation multiplier; heads
-keep their size, so that their number grows with the width and attention keeps its 1/sqrt(head).
+Residual branches are multiplied by the plan's residual multiplier, and sums over experts by its aggregation multiplier.
+Heads keep their size, so that their number grows with the width and attention keeps its 1/sqrt(head).
 
 Shapes: B batch, S sequence, N width, H heads, V vocabulary.
 """
@@ -94,13 +94,10 @@ class GPTConfig:
         active = check_active(self.active, self.experts)
         return Shape(self.width, self.expert_width, self.experts, active, self.depth)
 
-    def has_experts(self, block: int) -> bool:
-        return (block + 1) % self.moe_every == 0
-
 
 @dataclass(frozen=True)
 class GPTOutput:
-    """What a forward pass gives: logits [B, S, V], the mean loss if targets were given, one routing per MoE layer."""
+    """What a forward pass returns: logits [B, S, V], the mean loss if there were targets, a routing per MoE layer."""
 
     logits: Tensor
     loss: Tensor | None
@@ -161,7 +158,7 @@ class FeedForward(nn.Module):
 
 
 class Block(WithMultipliers):
-    """Attention, then experts or a dense layer; both branches times ``residual``, 1/L until a plan sets it."""
+    """Attention, then experts or a dense layer. Both branches are multiplied by ``residual``: 1/L, or as planned."""
 
     MULTIPLIERS = ("residual",)
 
@@ -205,7 +202,8 @@ class GPT(WithMultipliers):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.blocks = nn.ModuleList(Block(config, config.has_experts(block)) for block in range(config.depth))
+        numbers = range(1, config.depth + 1)
+        self.blocks = nn.ModuleList(Block(config, experts=number % config.moe_every == 0) for number in numbers)
         self.final_norm = nn.RMSNorm(config.width)
         self.readout = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         self.tied_readout = 1 / config.width  # a factor on the logits, until a plan sets it
@@ -224,10 +222,10 @@ class GPT(WithMultipliers):
         return GPTOutput(logits, loss, routings)
 
     def _features(self, tokens: Tensor) -> tuple[Tensor, tuple[Routing, ...]]:
-        whole = tokens.dtype in (torch.int32, torch.int64)
-        if tokens.dim() != 2 or not whole or not 0 < tokens.shape[1] <= self.config.context:
-            given = f"{str(tokens.dtype).removeprefix('torch.')} {tuple(tokens.shape)}"
-            raise ValueError(f"tokens are whole numbers [batch, 1 to {self.config.context}], got {given}")
+        integers = tokens.dtype in (torch.int32, torch.int64)
+        if tokens.dim() != 2 or not integers or not 0 < tokens.shape[1] <= self.config.context:
+            got = f"{str(tokens.dtype).removeprefix('torch.')} {tuple(tokens.shape)}"
+            raise ValueError(f"tokens are whole numbers [batch, 1 to {self.config.context}], got {got}")
         if backend.readable(tokens):
             lowest, highest = int(tokens.min()), int(tokens.max())
             if lowest < 0 or highest >= self.config.vocabulary:
@@ -235,7 +233,7 @@ class GPT(WithMultipliers):
                     f"tokens {lowest} to {highest} are not all in the vocabulary of {self.config.vocabulary}"
                 )
         x = self.embedding(tokens)
-        # Made anew each time, which costs nothing beside a block and cannot be rounded, lost or left on another device.
+        # Computed in every pass: that costs nothing beside a block, and a buffer could be rounded, lost or left behind.
         turns = rotations(tokens.shape[1], self.config.head, self.config.rope_base, x)
         routings = []
         for block in self.blocks:
@@ -262,7 +260,7 @@ class GPT(WithMultipliers):
         top_k: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """``length`` further tokens for each sequence; ``temperature=0`` takes the likeliest."""
+        """The sequences with ``length`` further tokens each; ``temperature=0`` takes the likeliest."""
         positive_or_zero("temperature", temperature)
         if top_k is not None and positive_int("top_k", top_k) > self.config.vocabulary:
             raise ValueError(f"top_k is {top_k}, the vocabulary has {self.config.vocabulary} tokens")
@@ -279,7 +277,7 @@ class GPT(WithMultipliers):
         return tokens
 
     def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
-        """What :func:`mssp.initialize` sets; blocks and MoE layers have theirs."""
+        """What :func:`mssp.initialize` sets here; blocks and MoE layers have their own."""
         if plan.target.with_inputs(1) != self.config.shape.with_inputs(1):
             raise ValueError(f"the plan is for {plan.target}, the model is {self.config.shape}")
         return {"tied_readout": plan.multiplier("tied_readout")} if self.readout is None else {}
@@ -293,7 +291,7 @@ class GPT(WithMultipliers):
 
 
 def rotations(length: int, head: int, base: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [S, head / 2] by which pairs of coordinates are turned at each position; at least float32."""
+    """Cosines and sines, [S, head / 2], of the angles by which each position turns its pairs of coordinates."""
     wide: dict[str, Any] = {"dtype": torch.promote_types(like.dtype, torch.float32), "device": like.device}
     frequencies = base ** (-torch.arange(0, head, 2, **wide) / head)
     angles = torch.outer(torch.arange(length, **wide), frequencies)
@@ -301,7 +299,7 @@ def rotations(length: int, head: int, base: float, like: Tensor) -> tuple[Tensor
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Coordinate i of the first half of a head is turned together with coordinate i of the second."""
+    """Heads turned by those angles: coordinate i of the first half of a head is paired with i of the second half."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
@@ -329,5 +327,5 @@ def _sampled(logits: Tensor, temperature: float, top_k: int | None, generator: t
     if top_k is not None:
         smallest = logits.topk(top_k).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
-    below = logits - logits.amax(-1, keepdim=True)  # of which none overflows, however low the temperature
-    return torch.multinomial((below / temperature).softmax(-1), 1, generator=generator)
+    shifted = logits - logits.amax(-1, keepdim=True)  # at most 0: no quotient overflows, however low the temperature
+    return torch.multinomial((shifted / temperature).softmax(-1), 1, generator=generator)

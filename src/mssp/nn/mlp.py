@@ -2,10 +2,10 @@
 
     h = a(W1 x),   ψ = Q h,   φ = σ(β ψ),   h ← aggregation · Σ_m φ_m W3_m a(W2_m h),   f = W4 h
 
-It is a set of pure functions over a dict of tensors. Every tensor may have a leading axis of replicas: R models
-computed side by side as one. The module below wraps the functions; replicas stack their parameters; measurements read
-the activations they return. No norm and no residual, where the paper's instabilities show at moderate width; the
-options are the treatments it reports as failing.
+The model is a set of pure functions over a dict of tensors. Every tensor may have a leading axis of replicas: R models
+are then computed side by side as one. The module below wraps the functions, replicas stack their parameters, and
+measurements read the activations that they return. The model has no norm and no residual, because the paper's
+instabilities then show at moderate width; its options are the treatments that the paper reports as failing.
 
 Shapes: R replicas, B batch, D inputs, N width, M experts, K active, E expert width, C classes (outputs).
 """
@@ -78,8 +78,8 @@ class MLPConfig:
         check_randomness(self.noise)
         check_loss(self.loss)
         if self.after_aggregation not in AFTER_AGGREGATION:
-            known = ", ".join(AFTER_AGGREGATION)
-            raise ValueError(f"unknown after_aggregation {self.after_aggregation!r}: use one of {known}")
+            choices = ", ".join(AFTER_AGGREGATION)
+            raise ValueError(f"unknown after_aggregation {self.after_aggregation!r}: use one of {choices}")
 
     @property
     def shape(self) -> Shape:
@@ -98,7 +98,7 @@ class MLPConfig:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """The factors of the forward pass that a plan sets: numbers, or one of each per replica, [R, 1, 1]."""
+    """The factors of the forward pass that a plan sets: numbers, or [R, 1, 1] with a number for each replica."""
 
     aggregation: float | Tensor
     residual: float | Tensor
@@ -108,24 +108,20 @@ class Multipliers:
         return cls(default_aggregation(config.gate_kind, config.shape.active), 1 / config.shape.depth)
 
 
-def parameter_infos(config: MLPConfig) -> dict[str, ParamInfo]:
-    """What each parameter is, by name."""
-    return {name: info for name, (_, info) in _parameters(config).items()}
-
-
 def parameter_shapes(config: MLPConfig) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter, without replicas."""
     return {name: shape for name, (shape, _) in _parameters(config).items()}
 
 
 def _parameters(config: MLPConfig) -> dict[str, tuple[tuple[int, ...], ParamInfo]]:
+    """The shape of each parameter and what it is, by name."""
     N, E, M = config.width, config.expert_width, config.experts
     of_block = {
         "router": ((M, N), ParamInfo("router", layout="out in")),
         "w_in": ((M, E, N), ParamInfo("expert_in", layout="out in", expert_axis=0)),
         "w_out": ((M, E, N), ParamInfo("expert_out", layout="in out", expert_axis=0)),
     }
-    blocks = {f"blocks.{block}.{name}": what for block in range(config.blocks) for name, what in of_block.items()}
+    blocks = {f"blocks.{block}.{name}": entry for block in range(config.blocks) for name, entry in of_block.items()}
     embedding = ((N, config.inputs), ParamInfo("embedding", layout="out in"))
     readout = ((config.outputs, N), ParamInfo("readout", layout="out in"))
     return {"embedding": embedding, **blocks, "readout": readout}
@@ -140,12 +136,13 @@ def forward(
 ) -> Activations:
     """Every activation by name: [B, ...], or [R, B, ...] where the parameters have replicas.
 
-    ``x`` is [B, D], shared by all replicas, or [G, B, D], shared by groups of R/G consecutive ones; ``noise`` in the
-    choice of experts is one tensor per block, [B, M] or [R, B, M].
+    The activations are ``embedding`` (before the activation function) and ``features`` (after it); for every block
+    ``blocks.0.router`` (ψ), ``blocks.0.gates`` (φ, zero where not chosen), ``blocks.0.expert_in`` (before the
+    activation function, [B, M, E]), ``blocks.0.aggregate`` and ``blocks.0.output``; and ``readout`` (f).
 
-    Returned are ``embedding`` (before the activation) and ``features`` (after it); for every block ``blocks.0.router``
-    (ψ), ``blocks.0.gates`` (φ, zero where not chosen), ``blocks.0.expert_in`` (before the activation, [B, M, E]),
-    ``blocks.0.aggregate`` and ``blocks.0.output``; and ``readout`` (f).
+    Args:
+        x: [B, D], shared by all replicas, or [G, B, D], shared by groups of R/G consecutive ones.
+        noise: added where experts are chosen: a tensor for each block, [B, M] or [R, B, M].
     """
     if x.dim() not in (2, 3) or x.shape[-1] != config.inputs:
         raise ValueError(
@@ -177,8 +174,8 @@ def forward(
 def loss(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
     """The mean loss of each replica: a scalar, or [R].
 
-    Targets are classes, [B] or [R, B]; for ``mse``, half the squared error summed over outputs, also numbers of the
-    outputs' shape, with or without replicas. Classes are then one-hot.
+    ``mse`` is half the squared error, summed over outputs. Targets are classes, [B] or [R, B], which ``mse`` takes as
+    one-hot vectors; for ``mse`` they may also be numbers of the outputs' shape, with or without replicas.
     """
     check_loss(kind)
     replicas, expected = outputs.shape[:-2], outputs.shape
@@ -191,8 +188,8 @@ def loss(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
     if kind == "cross_entropy":
         targets = targets.expand(outputs.shape[:-1])
-        each = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
-        return each.view(*replicas, -1).mean(-1)
+        of_examples = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+        return of_examples.view(*replicas, -1).mean(-1)
     if not targets.is_floating_point():
         targets = F.one_hot(targets, outputs.shape[-1]).to(outputs.dtype)
     return 0.5 * (outputs - targets).square().sum(-1).mean(-1)
@@ -208,7 +205,7 @@ def _embedded(weight: Tensor, x: Tensor) -> Tensor:
         return x @ weight.mT
     R, N, D = weight.shape
     if x.dim() == 2:
-        # One input for all replicas: one product, R times as wide.
+        # All replicas see one input: a single product, R times as wide.
         return (x @ weight.reshape(R * N, D).T).view(len(x), R, N).transpose(0, 1)
     G, B, _ = x.shape
     if R % G:
@@ -231,13 +228,13 @@ def routing(logits: Tensor, config: MLPConfig, noise: Tensor | None = None) -> R
 
 def gates(logits: Tensor, config: MLPConfig, noise: Tensor | None = None) -> Tensor:
     """The gate of every expert, [..., M], zero where it is not chosen."""
-    found = routing(logits, config, noise)
-    return gates_of_all(found.gates, found.chosen, config.experts)
+    routed = routing(logits, config, noise)
+    return gates_of_all(routed.gates, routed.chosen, config.experts)
 
 
 def _treated(aggregate: Tensor, how: str) -> Tensor:
     if how == "rmsnorm":
-        # Aggregates vanish with width where this treatment is tried: an eps of the usual size would hide that.
+        # This treatment is for aggregates that vanish with width, which an eps of the usual size would hide.
         return F.rms_norm(aggregate, aggregate.shape[-1:], eps=1e-12)
     return torch.sigmoid(aggregate) if how == "sigmoid" else aggregate
 
@@ -261,14 +258,14 @@ class MLPMoE(WithMultipliers):
         self.config = config
         defaults = Multipliers.default(config)
         self.aggregation, self.residual = defaults.aggregation, defaults.residual
-        for name, shape in parameter_shapes(config).items():
+        for name, (shape, info) in _parameters(config).items():
             owner: nn.Module = self
             *path, leaf = name.split(".")
             for part in path:
                 if part not in owner._modules:
                     owner.add_module(part, nn.Module())
                 owner = owner.get_submodule(part)
-            fan_in = parameter_infos(config)[name].fitted(name, shape, tied_as="").fan_in or 1
+            fan_in = info.fitted(name, shape, tied_as="").fan_in or 1
             owner.register_parameter(leaf, nn.Parameter(torch.randn(shape) * fan_in**-0.5))
 
     def activations(self, x: Tensor) -> Activations:
@@ -304,4 +301,4 @@ class MLPMoE(WithMultipliers):
         return bool(self.config.noise)
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
-        return parameter_infos(self.config)
+        return {name: info for name, (_, info) in _parameters(self.config).items()}

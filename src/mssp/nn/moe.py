@@ -45,8 +45,8 @@ def apply_experts(
 
     Args:
         x: tokens, [..., N].
-        gates: weights of the chosen experts, [..., K]; an aggregation factor belongs into them.
-        chosen: numbers of the chosen experts, [..., K], different ones for one token; None where all are, in order.
+        gates: weights of the chosen experts, [..., K], multiplied by the aggregation's factor if there is one.
+        chosen: numbers of the chosen experts, [..., K], all different for one token; None for all experts in order.
         dispatch: ``auto`` takes the path that :mod:`mssp.nn.experts.choice` expects to be the fastest.
         check_finite: raise where x or a gate is NaN or infinite. This waits for the device.
 
@@ -71,7 +71,7 @@ def apply_experts(
 
 
 class Experts(nn.Module):
-    """M experts of two layers without sharing.
+    """M experts of two layers each.
 
     Args:
         gated: a gate beside the up projection: ``activation="silu"`` makes it SwiGLU.
@@ -133,7 +133,7 @@ class Experts(nn.Module):
 
 
 def _autocasts(x: Tensor) -> bool:
-    """Autocast leaves float64 alone, and does not know the meta device."""
+    """Whether autocast applies: it leaves float64 alone, and does not know the meta device."""
     return not x.is_meta and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
 
 
@@ -143,11 +143,11 @@ def check_dispatch(dispatch: str) -> None:
 
 
 def chosen_path(rows: Tensor, gates: Tensor, weights: ExpertWeights, dispatch: str = "auto") -> str:
-    """The path to take for tokens [T, N] with gates [T, K]; an error where the wanted one cannot be taken."""
+    """The path to take for tokens [T, N] with gates [T, K]; a ``dispatch`` that cannot be taken is an error."""
     check_dispatch(dispatch)
     if dispatch == "triton":
         _check_triton(rows)
-    if torch._C._are_functorch_transforms_active():  # only dense is made of operations they know
+    if torch._C._are_functorch_transforms_active():  # which know the operations of the dense path only
         if dispatch not in ("auto", "dense"):
             raise ValueError(f"dispatch {dispatch!r} does not go with torch.func: use 'dense' or 'auto'")
         return "dense"
@@ -207,7 +207,7 @@ def _check_shapes(x: Tensor, gates: Tensor, chosen: Tensor | None, weights: Expe
 
 
 def _check_numbers(x: Tensor, gates: Tensor, chosen: Tensor | None, experts: int, check_finite: bool) -> None:
-    """What cannot be seen from shapes: on a GPU only when asked, since it waits for the device."""
+    """Refuses numbers that no shape tells of; on a GPU only with ``check_finite``, because looking waits for it."""
     if check_finite:
         for name, tensor in (("inputs", x), ("gates", gates)):
             if not tensor.isfinite().all():
@@ -234,8 +234,8 @@ class MoE(WithMultipliers):
         activation, gated, bias, dispatch: of the :class:`Experts`.
         check_finite: raise where an input or a logit is NaN or infinite. This waits for the device.
 
-    ``aggregation`` is part of the state dict. It is 1/K until :func:`mssp.initialize` sets what the plan says; for
-    softmax and renormalised gates, which are shares of one, it is 1.
+    ``aggregation`` is part of the state dict. Until :func:`mssp.initialize` sets it from a plan, it is 1/K for sigmoid
+    gates, and 1 for softmax and renormalised gates, which are shares of one.
     """
 
     MULTIPLIERS = ("aggregation",)
@@ -290,6 +290,6 @@ class MoE(WithMultipliers):
 
     def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
         """What :func:`mssp.initialize` sets."""
-        if plan.target.active != self.router.active:  # which no parameter's shape would show
+        if plan.target.active != self.router.active:  # no parameter's shape would show it
             raise ValueError(f"the plan is for {plan.target.active} active experts, a layer has {self.router.active}")
         return {"aggregation": planned_aggregation(self.router.gate_kind, plan)}

@@ -40,5 +40,5 @@ def default_aggregation(gate_kind: str, active: int) -> float:
 
 
 def planned_aggregation(gate_kind: str, plan: Plan) -> float:
-    """The factor a plan asks for; of gates that are shares of one, only what was tuned."""
+    """The factor that a plan asks for. For gates that are shares of one it is only what was tuned."""
     return plan.multiplier("aggregation") if gate_kind == "sigmoid" else plan.aggregation_mult

@@ -2,8 +2,8 @@
 
     ψ = Q h,   φ = σ(β ψ)         σ: sigmoid or softmax, β: inverse temperature
 
-All of it in float32 (or wider), under autocast too: gates decide, and bfloat16 has three digits. Nothing is kept
-between calls: the losses and the statistics belong to the :class:`Routing` that is returned.
+All of this is computed in float32 or wider, under autocast too: gates decide where a token goes, and bfloat16 has three
+digits. A router keeps nothing between calls: losses and statistics belong to the :class:`Routing` that it returns.
 
 Shapes: T tokens (any leading axes), N width, M experts, K active.
 """
@@ -32,8 +32,8 @@ class RouterStatistics:
     Args:
         loads: the share of all pairs that went to each expert; sums to 1.
         entropy: of the scores as a distribution over experts, in nats, mean over tokens; log M is uniform.
-        highest, lowest: the paper's router concentration: a token's largest and smallest score, means over tokens. A
-            sigmoid's score as it is, a softmax's times M/2: 0.5 where logits are zero.
+        highest, lowest: a token's largest and smallest score, means over tokens (the paper's router concentration).
+            Scores of a softmax are multiplied by M/2, so that both kinds of gates have 0.5 where logits are zero.
     """
 
     loads: Tensor
@@ -88,14 +88,13 @@ class Routing:
     @torch.no_grad()
     def statistics(self) -> RouterStatistics:
         relative = self.scores if self.gate == "sigmoid" else self.scores * (self.experts / 2)
-        each = torch.stack(
-            [torch.special.entr(self.probabilities).sum(-1), relative.amax(-1), relative.amin(-1)], dim=-1
-        )
-        return RouterStatistics(self.loads(), *_mean_over_tokens(each))
+        entropy = torch.special.entr(self.probabilities).sum(-1)
+        of_tokens = torch.stack([entropy, relative.amax(-1), relative.amin(-1)], dim=-1)
+        return RouterStatistics(self.loads(), *_mean_over_tokens(of_tokens))
 
 
 def _mean_over_tokens(x: Tensor) -> Tensor:
-    """Over all axes but the last; 0 where there are no tokens, as on a rank whose shard is empty."""
+    """The mean over all axes but the last; 0 where there are no tokens, as on a rank whose shard is empty."""
     rows = x.reshape(-1, x.shape[-1])
     return rows.sum(0) / max(rows.shape[0], 1)
 
@@ -109,7 +108,7 @@ def router_logits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
 
 
 def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
-    # Which the meta device does not know; torch.amp's own question for that does not go through torch.compile.
+    """Turns autocast off. The meta device has none, and torch.amp's function that says so does not compile."""
     return contextlib.nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
@@ -123,7 +122,9 @@ def route(
     noise: Tensor | None = None,
     check_finite: bool = False,
 ) -> Routing:
-    """Gates from logits [..., M]: all experts, or the ``active`` ones with the largest logits; no token is dropped.
+    """Gates from logits [..., M]: of all experts, or of the ``active`` ones with the largest logits.
+
+    No token is dropped.
 
     >>> routing = route(torch.tensor([[0.0, 2.0, -1.0]]), active=2)
     >>> routing.chosen.tolist(), [round(g, 3) for g in routing.gates[0].tolist()]
@@ -225,7 +226,7 @@ class Router(nn.Module):
             )
 
     def draw_for_plan(self, seed: int, name: str) -> None:
-        """The random bias that belongs to a seed and a name."""
+        """Sets the random bias to the one that belongs to a seed and a name."""
         if self.random_bias is not None and not self.random_bias.is_meta:
             numbers = torch.from_numpy(normals(seed, f"{name}.random_bias", 0, len(self.random_bias)))
             self.random_bias.copy_(numbers * self.random_bias_std)
@@ -239,12 +240,11 @@ class Router(nn.Module):
 
     @property
     def random_routing(self) -> bool:
-        """Whether experts with equal logits are told apart at random, which zero routers with top-K need."""
+        """Whether chance decides between experts with equal logits, as zero routers with top-K need it."""
         return bool(self.noise) or self.random_bias is not None
 
     @property
     def gate_kind(self) -> str:
-        """As :func:`mssp.initialize` names gates."""
         return gate_kind(self.gate, self.normalise)
 
     def param_infos(self) -> Mapping[str, ParamInfo]:

@@ -12,7 +12,7 @@ from mssp.nn.activations import ACTIVATIONS
 from mssp.nn.experts import backend
 from mssp.nn.experts.pairs import collect, sort_by_expert, spread
 from mssp.nn.experts.paths import PATHS, ExpertWeights
-from mssp.nn.experts.timing import peak_bytes
+from tests.nn.experts.memory import peak_bytes
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -15,12 +15,11 @@ INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs on th
 
 
 def fused(x: Tensor) -> bool:
-    """Whether kernels replace torch's operations here, to the same effect.
+    """Whether our fused kernels compute this tensor, in place of several operations of torch.
 
-    Not under torch.compile, which fuses by itself, nor under torch.func, which differentiates and batches operations.
+    They do not under torch.compile, which fuses operations itself, nor under torch.func, which has to see each of them.
     """
-    served = not torch.compiler.is_compiling() and runs_triton(x.device.type, x.dtype)
-    return served and not torch._C._are_functorch_transforms_active()
+    return runs_triton(x.device.type, x.dtype) and not _transformed()
 
 
 def runs_triton(device: str, dtype: torch.dtype) -> bool:
@@ -28,15 +27,15 @@ def runs_triton(device: str, dtype: torch.dtype) -> bool:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether numbers can be looked at for free: a GPU would be waited for, and transforms have none to show."""
-    return (
-        x.device.type == "cpu"
-        and x.numel() > 0
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-    )
+    """Whether looking at the numbers costs nothing: a GPU has to be waited for, and transforms have no numbers."""
+    return x.device.type == "cpu" and x.numel() > 0 and not _transformed()
+
+
+def _transformed() -> bool:
+    """Whether torch.compile or torch.func is at work."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def kernels() -> Any:
-    """:mod:`mssp.nn.experts.triton`, imported when first needed: Triton is not everywhere, and slow to import."""
+    """:mod:`mssp.nn.experts.triton`, imported when first needed: Triton is slow to import, and not always installed."""
     return import_module("mssp.nn.experts.triton")

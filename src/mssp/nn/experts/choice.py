@@ -1,9 +1,9 @@
 """Which way of computing experts is the fastest for a shape: ``auto``, from measured times.
 
-A table holds times of every path at some shapes. For others, a path's time is that of a simple model fitted to the
-table (what a call, an expert, an operation, a number moved cost here), times by how much the model misses the nearest
-measured shapes. ``mssp dispatch`` measures a table on the machine at hand; the environment variable
-MSSP_DISPATCH_TABLE names it for use instead of the one in the package.
+A table holds times of every path at some shapes. For other shapes, a path's time is predicted by a simple model fitted
+to the table (what a call, an expert, an operation and a number moved cost on this device), and corrected by the factor
+by which the model misses the nearest measured shapes. ``mssp dispatch`` measures a table on the machine at hand. The
+environment variable MSSP_DISPATCH_TABLE names the table to use instead of the one in the package.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mssp._files import write_whole
+
 Floats = npt.NDArray[np.float64]
 VARIABLE = "MSSP_DISPATCH_TABLE"
 VERSION = 1
@@ -41,7 +43,7 @@ class Work:
     gated: bool = False
 
     def operations(self, path: str) -> float:
-        """Of the products, forward and backward; ``dense`` runs every expert on every token."""
+        """Operations of the products, forward and backward; ``dense`` runs every expert on every token."""
         pairs = self.tokens * (self.experts if path == "dense" else self.active)
         matrices = 3 if self.gated else 2
         # Each matrix is used once forward and twice backward, a multiplication and an addition each time.
@@ -86,23 +88,23 @@ class Machine:
     timings: Sequence[Timing]
 
     def predicted(self, work: Work, path: str, without: Timing | None = None) -> float:
-        """Milliseconds; ``without`` leaves a measured shape out of account."""
+        """Milliseconds; the measured shape ``without`` is left out of account."""
         if path not in self._prices:
             return math.inf
         here = work.coordinates()
-        others = [timing for timing in self.timings if timing is not without and path in timing.ms]
-        distances = [(math.dist(here, timing.work.coordinates()), timing) for timing in others]
+        measured = [timing for timing in self.timings if timing is not without and path in timing.ms]
+        distances = [(math.dist(here, timing.work.coordinates()), timing) for timing in measured]
         nearest = sorted(distances, key=lambda pair: pair[0])[:_NEIGHBOURS]
         weights = [1 / (distance**2 + 1e-3) for distance, _ in nearest]
         misses = [math.log(timing.ms[path] / self._modelled(timing.work, path)) for _, timing in nearest]
-        miss = sum(weight * each for weight, each in zip(weights, misses, strict=True)) / sum(weights)
-        return self._modelled(work, path) * math.exp(miss)
+        mean_miss = sum(weight * miss for weight, miss in zip(weights, misses, strict=True)) / sum(weights)
+        return self._modelled(work, path) * math.exp(mean_miss)
 
     def best(self, work: Work, paths: Collection[str], without: Timing | None = None) -> str:
         return min(paths, key=lambda path: self.predicted(work, path, without))
 
     def regrets(self) -> list[float]:
-        """For every shape, how much slower than the best its path would be if it had not been measured itself."""
+        """For every shape, how much slower than its best path is the one it would take if it had not been measured."""
         chosen = [self.best(timing.work, list(timing.ms), without=timing) for timing in self.timings]
         pairs = zip(self.timings, chosen, strict=True)
         return [timing.ms[path] / min(timing.ms.values()) - 1 for timing, path in pairs]
@@ -123,8 +125,10 @@ class Machine:
 
 
 def _no_negative_prices(shares: Floats) -> Floats:
-    """Prices of at least 0 that bring shares @ prices nearest to 1: shares of a time, so that small shapes count as
-    large ones do. There are five prices, and every choice of those that are not zero is tried.
+    """Prices of at least 0 that bring shares @ prices nearest to 1.
+
+    Costs are given as shares of a measured time, so that small shapes count as much as large ones. There are five
+    prices, and every choice of those that are not zero is tried.
     """
     count = shares.shape[1]
     best, smallest = np.ones(count), math.inf
@@ -150,32 +154,33 @@ def fastest(
     gated: bool,
     paths: tuple[str, ...],
 ) -> str:
-    """The path expected to be the fastest, among those that can be taken.
+    """The path that is expected to be the fastest, of those that can be taken.
 
-    Plain numbers in, a name out: a constant to the compiler.
+    It takes plain numbers and returns a name, which torch.compile treats as a constant.
     """
     return _looked_up(device, index, half, Work(tokens, width, experts, active, expert_width, gated), paths)
 
 
-# What torch.compiler.assume_constant_result sets, without importing the compiler for those who do not compile.
+# torch.compiler.assume_constant_result sets this too, but imports the compiler, which most users do not need.
 fastest._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=4096)
 def _looked_up(device: str, index: int | None, half: bool, work: Work, paths: tuple[str, ...]) -> str:
     candidates = [machine for machine in table() if machine.device == device]
-    if not candidates or work.active == work.experts:  # where the others do what dense does
+    if not candidates or work.active == work.experts:  # with all experts active, every path does what dense does
         return "dense"
     name = device_name(torch.device(device) if index is None else torch.device(device, index))
-    # The same device and precision if possible, else the nearest there is.
+    # Tables of the same device come first, then tables of the same precision.
     candidates.sort(key=lambda machine: (machine.name != name, (machine.dtype == "bfloat16") != half))
     return candidates[0].best(work, paths)
 
 
 def about(tokens: int, step: int = 2) -> int:
-    """A size that stands for all of similar size: between two powers of ``step``, their geometric mean.
+    """The geometric mean of the two powers of ``step`` that ``tokens`` lies between.
 
-    Batches then share answers. The compiler makes a graph for every one and gives up after eight: it takes large steps.
+    Batches of similar size then share an answer. torch.compile makes a graph for every answer and gives up after eight
+    graphs, so it takes large steps.
     """
     size = step
     while size < tokens:
@@ -190,12 +195,12 @@ def device_name(device: torch.device) -> str:
 @cache
 def table() -> list[Machine]:
     """The table in use: the one MSSP_DISPATCH_TABLE names, or the package's."""
-    given = os.environ.get(VARIABLE)
-    if not given:
+    path = os.environ.get(VARIABLE)
+    if not path:
         return loads((files("mssp.nn.experts") / "dispatch_table.json").read_text("utf-8"), "")
-    if not Path(given).is_file():
-        raise ValueError(f"{VARIABLE} names {given}, which is no file: `mssp dispatch` writes one")
-    return load(Path(given))
+    if not Path(path).is_file():
+        raise ValueError(f"{VARIABLE} names {path}, which is no file: `mssp dispatch` writes one")
+    return load(Path(path))
 
 
 def load(path: Path) -> list[Machine]:
@@ -203,13 +208,11 @@ def load(path: Path) -> list[Machine]:
 
 
 def save(path: Path, machines: Sequence[Machine]) -> None:
-    """Write a table; what a table at that place says of other devices stays."""
+    """Write a table to a file, which keeps what it says of other devices."""
     kept = load(path) if path.exists() else []
     measured = {(machine.name, machine.dtype) for machine in machines}
     kept = [machine for machine in kept if (machine.name, machine.dtype) not in measured]
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(dumps([*kept, *machines]), encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, dumps([*kept, *machines]))
 
 
 def loads(text: str, where: str) -> list[Machine]:

@@ -1,7 +1,7 @@
 """Products of rows sorted by expert with their expert's matrix, on ``torch.nn.functional.grouped_mm``.
 
 grouped_mm takes no float64, no rows that begin between multiples of 16 bytes, no gradients with zero strides, and under
-torch.compile no dtype but bfloat16. As operators with a gradient of their own, these products take all of it.
+torch.compile no dtype but bfloat16. The products here are operators with gradients of their own, and take all of these.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _parts(rows: Tensor, offsets: Tensor) -> tuple[Tensor, ...]:
 
 
 def _aligned(x: Tensor, axis: int) -> Tensor:
-    """Zeros beside x, so that rows begin at multiples of 16 bytes; they change no product."""
+    """x with zeros at the end of an axis, so that rows begin at multiples of 16 bytes; they change no product."""
     missing = -x.shape[axis] % (16 // x.dtype.itemsize)
     if missing:
         x = F.pad(x, (0, missing) if axis == -1 else (0, 0, 0, missing))

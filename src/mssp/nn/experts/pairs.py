@@ -1,4 +1,4 @@
-"""Pairs of a token and one of its experts, sorted by expert; and the way from tokens to pairs and back.
+"""Pairs of a token and one of its experts, sorted by expert, and how rows go from tokens to pairs and back.
 
 T tokens, N width, M experts, K active, R = T*K pairs.
 """
@@ -20,9 +20,9 @@ class Pairs:
 
     Args:
         token: the token of each pair.
-        position: where each token's pairs went.
-        order: which pair of the T*K unsorted ones each is.
-        offsets: where the pairs of each expert begin, and behind the last one their number.
+        position: where each token's pairs are among the sorted ones, [T, K].
+        order: the number that each pair had before sorting.
+        offsets: where the pairs of each expert begin, followed by the number of pairs.
     """
 
     token: Tensor
@@ -43,26 +43,26 @@ def sort_by_expert(chosen_TK: Tensor, experts: int) -> Pairs:
     # A GPU sorts by digits: the fewer bits, the faster.
     keys = chosen_TK.flatten().to(torch.int16 if experts < 2**15 else torch.int32)
     sorted_keys, order = keys.sort(stable=True)
-    # Counting by search: unlike bincount, it does not wait for the device.
+    # Unlike bincount, a search does not wait for the device.
     offsets = torch.searchsorted(sorted_keys, torch.arange(experts + 1, dtype=keys.dtype, device=keys.device))
     position = torch.empty_like(order).scatter_(0, order, torch.arange(T * K, device=order.device))
     return Pairs(order // K, position.view(T, K), order, offsets.to(torch.int32))
 
 
 def spread(x_TN: Tensor, pairs: Pairs) -> Tensor:
-    """A row for every pair: its token's."""
+    """A row for every pair: the row of its token."""
     rows: Tensor = _spread(x_TN, pairs.token, pairs.position)
     return rows
 
 
 def collect(rows_RN: Tensor, pairs: Pairs) -> Tensor:
-    """A row for every token: the sum over its pairs', in float32 or wider and in a fixed order."""
+    """A row for every token: the sum of its pairs' rows, in float32 or wider and in a fixed order."""
     sums: Tensor = _collect(rows_RN, pairs.token, pairs.position)
     return sums
 
 
-# Spreading and collecting are each other's transposes. Autograd's own gradients would add by atomics, in an order that
-# changes from run to run. As operators of torch they go through torch.compile.
+# Spreading and collecting are each other's transposes, and so each other's gradients. Autograd's own gradients would
+# add by atomics, in an order that changes from run to run. Both are operators of torch, which torch.compile takes.
 
 
 @torch.library.custom_op("mssp::spread", mutates_args=())

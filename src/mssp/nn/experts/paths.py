@@ -1,13 +1,13 @@
 """Four ways to compute the same thing: the sum over each token's chosen experts of gate times expert output.
 
-``loop`` is the reference: every line says what an expert does. ``dense`` runs all experts as one wide layer whose
-hidden units are multiplied by the gate (zero where an expert was not chosen): two large products, the fastest where
-many of the experts are active, and the numerically right form in Regime II, where one expert's output is of order √M.
+``loop`` is the reference: it says line by line what an expert does. ``dense`` runs all experts as one wide layer whose
+hidden units are multiplied by the gate (zero where an expert was not chosen). That is two large products: the fastest
+where many of the experts are active, and the most exact in Regime II, where one expert's output is of order √M.
 ``grouped`` sorts the pairs of a token and an expert, and multiplies each expert's rows by its matrix. ``triton`` does
 the same with kernels that gather tokens on the fly, for small experts.
 
-None of them holds the outputs of all experts, M x tokens x width. ``dense`` holds hidden units, M x tokens x E, and
-``grouped`` and ``triton`` rows, K x tokens x width; where every expert is chosen they do what ``dense`` does. ``dense``
+No path holds the outputs of all experts, M x tokens x width. ``dense`` holds hidden units, M x tokens x E; ``grouped``
+and ``triton`` hold rows, K x tokens x width, and do what ``dense`` does where every expert is chosen. ``dense``
 multiplies experts that were not chosen by zero, so that one whose hidden units overflow reaches the output as NaN.
 
 Shapes: T tokens, N width, M experts, K active, E expert width, F rows of w_in (E, or 2E for gated experts: first the
@@ -34,8 +34,11 @@ from mssp.nn.experts.sorted import sorted_experts
 
 @dataclass(frozen=True)
 class ExpertWeights:
-    """The weights of M experts. Both stacks keep the expert's hidden units on axis 1, so that all experts together
-    are one layer of width M*E without a copy."""
+    """The weights of M experts.
+
+    Both stacks have the hidden units of an expert on axis 1, so that all experts together are one layer of width M*E
+    without a copy.
+    """
 
     w_in: Tensor
     w_out: Tensor

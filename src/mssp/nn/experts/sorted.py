@@ -1,7 +1,7 @@
 """Experts on rows sorted by expert, by Triton kernels that read each row from its token.
 
-Registered as operators of torch, so that torch.compile takes them as they are. Nothing of size R x N is kept for the
-backward pass. Shapes as in :mod:`mssp.nn.experts.paths`.
+The kernels are registered as operators of torch, so that torch.compile takes them as they are. Nothing of size R x N is
+kept for the backward pass. Shapes are those of :mod:`mssp.nn.experts.paths`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _forward(
     act: str,
     gated: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, and what the backward pass needs: pre-activations and gated hidden units of every row."""
+    """The output, and what the backward pass needs: the pre-activations and gated hidden units of every row."""
     kernels = backend.kernels()
     pre_RF = kernels.rows_times_matrices(x_TN, w_in.mT, offsets, rows=token.shape[0], from_row=token, bias_MC=b_in)
     hidden_RE = kernels.gate_rows(pre_RF, gate_R, act, gated)
@@ -108,7 +108,7 @@ def _backward_shapes(
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x_TN, gate_R, w_in, w_out, b_in, token, position, offsets, ctx.act, ctx.gated = inputs
     ctx.biased = b_in is not None
-    ctx.set_materialize_grads(False)  # only the first output is used: no zeros for the others
+    ctx.set_materialize_grads(False)  # the other outputs have no gradients, and need no zeros in their place
     ctx.save_for_backward(x_TN, gate_R, w_in, w_out, token, position, offsets, *output[1:])
 
 

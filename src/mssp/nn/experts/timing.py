@@ -1,14 +1,11 @@
-"""How long each path takes, and how much memory: forward and backward, side by side, in turns."""
+"""How long each path takes, forward and backward, side by side and in turns."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 import statistics
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -67,84 +64,43 @@ class Problem:
 
 
 def milliseconds(steps: Mapping[str, Step], device: torch.device, seconds: float = 0.3) -> dict[str, float]:
-    """The median time of each, run in turns so that what disturbs one disturbs all.
+    """The median time of each step. They run in turns, so that what disturbs one disturbs all.
 
-    On a GPU the turns are queued and waited for at the end, each behind a pause of the device, so that launching
+    On a GPU, runs are queued and waited for at the end. Each begins with a pause of the device, so that launching
     overlaps with computing as it does in training.
     """
-    clock: _HostClock | _DeviceClock = _DeviceClock() if device.type == "cuda" else _HostClock()
+    runs: dict[str, list[Callable[[], float]]] = {}
     for name, step in steps.items():
         step()  # compiles, allocates
-        clock.time(name, step)
-    once = sum(clock.medians().values())
+        runs[name] = [_timed(step, device)]
+    once = sum(_medians(runs, device).values())
     order = list(steps)
     for _ in range(max(3, min(50, int(seconds * 1000 / max(once, 1e-3))))):
         for name in order:
-            clock.time(name, steps[name])
-        order = order[1:] + order[:1]  # none always follows the same one
-    return clock.medians()
+            runs[name].append(_timed(steps[name], device))
+        order = order[1:] + order[:1]  # so that no step always follows the same one
+    return _medians(runs, device)
 
 
-class _HostClock:
-    def __init__(self) -> None:
-        self._times: dict[str, list[float]] = {}
-
-    def time(self, name: str, step: Step) -> None:
+def _timed(step: Step, device: torch.device) -> Callable[[], float]:
+    """Runs a step, and returns a function for its milliseconds; on a GPU they are known once it has finished."""
+    if device.type != "cuda":
         start = time.perf_counter()
         step()
-        self._times.setdefault(name, []).append((time.perf_counter() - start) * 1e3)
-
-    def medians(self) -> dict[str, float]:
-        return {name: statistics.median(times) for name, times in self._times.items()}
-
-
-class _DeviceClock:
-    def __init__(self) -> None:
-        self._events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {}
-
-    def time(self, name: str, step: Step) -> None:
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(_PAUSE)
-        begin.record()
-        step()
-        end.record()
-        self._events.setdefault(name, []).append((begin, end))
-
-    def medians(self) -> dict[str, float]:
-        torch.cuda.synchronize()
-        return {
-            name: statistics.median(begin.elapsed_time(end) for begin, end in events)
-            for name, events in self._events.items()
-        }
-
-
-def peak_bytes(step: Step, device: torch.device) -> int:
-    """The most memory that one run holds on top of what is there before."""
+        ms = (time.perf_counter() - start) * 1e3
+        return lambda: ms
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(_PAUSE)
+    begin.record()
     step()
+    end.record()
+    return lambda: begin.elapsed_time(end)
+
+
+def _medians(runs: Mapping[str, Sequence[Callable[[], float]]], device: torch.device) -> dict[str, float]:
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        step()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    with (
-        _quiet(),
-        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile,
-    ):
-        step()
-    held = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        held += event.nbytes() if event.name() == "[memory]" else 0
-        peak = max(peak, held)
-    return peak
-
-
-def matrix_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """Operations per second of a large product of random matrices: the ceiling that shares are shares of."""
-    a, b = torch.randn(2, size, size, device=device, dtype=dtype)
-    ms = milliseconds({"product": lambda: (a @ b,)}, device)["product"]
-    return 2 * size**3 / ms * 1e3
+        torch.cuda.synchronize()
+    return {name: statistics.median(ms() for ms in of_step) for name, of_step in runs.items()}
 
 
 def measure(
@@ -165,16 +121,18 @@ def measure(
 
 
 def measure_device(device: torch.device, progress: Callable[[str], None] = lambda _: None) -> list[Machine]:
-    """The whole table of a device, which takes a few minutes: every dtype that is trained in there."""
+    """The table of a device, for every dtype that is trained in there. This takes a few minutes."""
     works = grid(device)
     if device.type != "cuda":
         return [measure(device, torch.float32, works, progress)]
-    small = [work for work in works[::3] if work.operations("dense") < 3e12]  # without tensor cores the rest takes long
+    small = [
+        work for work in works[::3] if work.operations("dense") < 3e12
+    ]  # without tensor cores, larger ones take long
     return [measure(device, torch.bfloat16, works, progress), measure(device, torch.float32, small, progress)]
 
 
 def grid(device: torch.device) -> list[Work]:
-    """The shapes of a table: sizes people train, as far as they fit and take less than a moment."""
+    """The shapes of a table: sizes that people train, as far as they fit into memory and are quickly computed."""
     axes: tuple[tuple[int, ...], ...]
     if device.type == "cuda":
         axes = (2048, 16384), (512, 1024, 2048, 4096), (8, 32, 128, 256), (1, 2, 4, 16, 64), (32, 128, 512, 2048)
@@ -185,22 +143,7 @@ def grid(device: torch.device) -> list[Work]:
     works = []
     for number, place in enumerate(product(*(range(len(axis)) for axis in axes))):
         T, N, M, sparsity, E = (axis[index] for axis, index in zip(axes, place, strict=True))
-        # Every other point, like the fields of one colour on a chessboard; a third of them gated.
+        # Every other point of the grid, like the black squares of a chessboard; a third of them are gated.
         if M % sparsity == 0 and sum(place) % 2 == 0:
             works.append(Work(T, N, M, M // sparsity, E, gated=number % 3 == 2))
     return [work for work in works if work.operations("dense") <= largest]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Torch's profiler warns, and writes to the standard error by itself; nothing of ours does meanwhile."""
-    kept = os.dup(2)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
