@@ -1,6 +1,6 @@
-"""Runs in a file: SQLite that many processes write to, who is at which run, and the runs as a table.
+"""Runs in a file: an SQLite database that many processes work on together, and its studies as tables.
 
-It imports the private modules at the root and planning's documents, and knows nothing of what a run is.
+It imports the private modules at the root and planning's plan files, and does not know what a run computes.
 """
 
 from __future__ import annotations

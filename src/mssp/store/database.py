@@ -1,4 +1,4 @@
-"""The file behind a run store: made whole, checked before use, and plain in its errors."""
+"""The SQLite file of a run store: how it is made, checked and opened, and its errors in plain words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ APPLICATION_ID = 0x4D535350  # "MSSP"
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 30.0
 
-# A run's status is its chunk's; only divergence is a run's own.
+# A run has the status of its chunk, and `diverged_at` of its own.
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
@@ -56,18 +56,18 @@ _REASONS = {
 
 
 def create(path: Path) -> None:
-    """An empty store, complete from the moment it has its name: whoever comes at the same time finds it whole."""
+    """Make an empty store. It gets its name when it is complete, so no other process sees it half made."""
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}; make it or choose another path")
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with plain_errors(path), closing(connect(unfinished, "rwc")) as database:
             database.executescript(_SCHEMA)
-            database.execute("PRAGMA journal_mode = WAL")  # last: the file itself, not its log, says whose it is
+            database.execute("PRAGMA journal_mode = WAL")  # last, so that all before is in the file and not in its log
         try:
             os.link(unfinished, path)
         except FileExistsError:
-            pass  # someone else was faster: theirs is as good
+            pass  # another process was faster, and made the same
         except OSError:  # a file system without links
             with suppress(FileExistsError), path.open("xb") as file:
                 file.write(unfinished.read_bytes())
@@ -76,12 +76,12 @@ def create(path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Refuse what is not a sound store. Nothing may change on the way, and closing a file may write its log into it."""
+    """Refuse what is not a sound store, and leave it as it is: to close a file may write its log into it."""
     if not path.is_file():
         raise ValueError(f"{path}: it is not a file; choose another path")
     if not path.stat().st_size:
         raise ValueError(f"{path}: it is empty, not a run store; remove it or choose another path")
-    # To read a file without a log makes an empty one, which only a writer may take away again.
+    # Reading a file that has no log makes an empty log, which only a writer may remove again.
     logs = (path.with_name(path.name + end) for end in ("-wal", "-journal"))
     mode = "ro" if any(_size(log) for log in logs) else "rw"
     with plain_errors(path), closing(connect(path, mode)) as database:
@@ -98,7 +98,7 @@ def check(path: Path) -> None:
 
 
 def _size(path: Path) -> int:
-    """0 for a file that is not there, or no longer: another process may take its log away at any time."""
+    """The size of a file, 0 where there is none: another process may remove its log at any time."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -112,6 +112,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 @contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
+    """Errors of SQLite as ValueErrors that name the file and say what to do."""
     try:
         yield
     except sqlite3.Error as error:

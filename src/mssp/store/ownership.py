@@ -6,74 +6,70 @@ import os
 import sqlite3
 import time
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from mssp._environment import this_host
 from mssp._files import text_at
 
-HEARTBEAT_SECONDS = 120.0  # silence after which an owner that cannot be looked at counts as dead
+HEARTBEAT_SECONDS = 120.0  # an owner on another host that was silent for so long counts as dead
 OPEN: WeakValueDictionary[str, object] = WeakValueDictionary()  # this process's stores, by their owners' tokens
 
 
 def claim(database: sqlite3.Connection, study: int, owner: int, among: Collection[int] | None) -> int | None:
-    """The first chunk that is neither finished, nor failed, nor held by a living process; now held by this owner."""
+    """Claim the first chunk that is neither finished, nor failed, nor held by a living process. Returns its number."""
     free = f"status = 'pending' OR status = 'running' AND owner IN ({gone(database, study)})"
     first = f"SELECT min(number) FROM chunk WHERE study = ? AND ({free}){among_numbers(among, 'number')}"
     (number,) = database.execute(first, (study,)).fetchone()
-    if number is not None:
-        hold = "UPDATE chunk SET status = 'running', owner = ? WHERE study = ? AND number = ?"
-        database.execute(hold, (owner, study, number))
-        database.execute("INSERT OR IGNORE INTO work VALUES (?, ?)", (study, owner))
-    return None if number is None else int(number)
-
-
-def let_go(
-    database: sqlite3.Connection, study: int, owner: int | None, number: int, status: str, error: str | None
-) -> None:
-    """Give a chunk another status, if this owner still holds it."""
-    release = "UPDATE chunk SET status = ?, error = ?, owner = NULL WHERE study = ? AND number = ?"
-    database.execute(f"{release} AND status = 'running' AND owner = ?", (status, error, study, number, owner))
+    if number is None:
+        return None
+    hold = "UPDATE chunk SET status = 'running', owner = ? WHERE study = ? AND number = ?"
+    database.execute(hold, (owner, study, number))
+    database.execute("INSERT OR IGNORE INTO work VALUES (?, ?)", (study, owner))
+    return int(number)
 
 
 def gone(database: sqlite3.Connection, study: int) -> str:
-    """The numbers of the owners that died at their work, for SQL."""
+    """The owners that died while they held a chunk: their numbers, as a list for SQL."""
     life = "token, host, pid, started, heartbeat"
     query = f"SELECT DISTINCT id, {life} FROM chunk JOIN owner ON owner = id WHERE study = ? AND status = 'running'"
     return ", ".join(str(owner) for owner, *life in database.execute(query, (study,)) if not lives(*life))
 
 
 def among_numbers(numbers: Collection[int] | None, column: str) -> str:
-    """A further condition, for SQL."""
+    """A further condition of a WHERE clause: the column holds one of these numbers."""
     return "" if numbers is None else f" AND {column} IN ({', '.join(str(int(number)) for number in numbers)})"
 
 
 def lives(token: str, host: str, pid: int, started: str, heartbeat: float) -> bool:
-    """Whether an owner can still finish what it holds; a new process with an old one's number is another."""
+    """Whether an owner still runs and can finish its chunks. A new process may have the number of a dead owner."""
     if host != this_host() or os.name != "posix":
         return abs(time.time() - heartbeat) < HEARTBEAT_SECONDS
-    now = process_start(pid)
-    # Of this process, stores that were dropped without being closed hold nothing.
-    return now in (started, "") and (pid != os.getpid() or token in OPEN)
+    # A store of this process that was dropped without being closed is dead, too.
+    return process_start(pid) in (started, "") and (pid != os.getpid() or token in OPEN)
 
 
 def process_start(pid: int) -> str:
-    """Boot and clock tick, which tell a process from others of its number; "dead", or "" where no one can tell."""
+    """The boot and the clock tick of a process's start, which tell it from later processes of the same number.
+
+    Returns "dead" where there is no such process, and "" where its start cannot be read.
+    """
     try:
-        # The name stands in brackets and may hold anything; the start is the 22nd field, the 20th after the name.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        return _answer(pid) if os.name == "posix" else ""
-    # A zombie has ended, and waits for its parent to ask.
-    return "dead" if fields[0] in "ZX" else f"{text_at('/proc/sys/kernel/random/boot_id')}:{fields[19]}"
+        return "dead" if os.name == "posix" and _is_dead(pid) else ""
+    # The name stands in brackets and may hold anything; the start is the 22nd field, the 20th after the name.
+    state, *fields = stat.rpartition(")")[2].split()
+    # A zombie has ended, and only waits for its parent to read its exit status.
+    return "dead" if state in "ZX" else f"{text_at('/proc/sys/kernel/random/boot_id')}:{fields[18]}"
 
 
-def _answer(pid: int) -> str:
-    """The same for a process that /proc does not show."""
-    with suppress(PermissionError):  # someone else's
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return "dead"
-    return ""
+def _is_dead(pid: int) -> bool:
+    """The answer for a process that /proc does not show."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # it runs, as another user
+    return False

@@ -1,12 +1,12 @@
-"""The run store of a sweep: one SQLite file that knows what to run, what came out, and who is at it.
+"""The run store: one SQLite file with the runs to train, their results, and which process works on which of them.
 
     Store -> Study -> claim() a Chunk, train it, finish(chunk, results)
 
-A chunk is a set of runs trained in lockstep. It is claimed, committed and repeated as a whole: a resumed sweep trains
-the same runs side by side, and gets the same bits. Whoever is killed leaves a chunk that the next one claims.
+A chunk is a set of runs that train in lockstep. It is claimed, committed and repeated as a whole: a resumed sweep
+trains the same runs side by side, and gets the same bits. The chunk of a killed process is claimed by the next one.
 
-Any number of processes may read and write. They share memory beside the file (SQLite's write-ahead log), so they run on
-one machine, be it in containers; other machines train what one process here has claimed.
+Any number of processes may read and write. They share memory beside the file (SQLite's write-ahead log), so all of them
+run on one machine, possibly in containers. Other machines train chunks that a process on this one has claimed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -31,12 +32,12 @@ from mssp._environment import environment, this_host
 from mssp._numbers import positive_or_zero
 from mssp.planning.plan_file import MISSING, differences
 from mssp.store.database import check, connect, create, plain_errors
-from mssp.store.ownership import OPEN, among_numbers, claim, gone, let_go, process_start
+from mssp.store.ownership import OPEN, among_numbers, claim, gone, process_start
 
 Parameter = float | int | str | bool | None
 
 STATUSES = ("pending", "running", "done", "diverged", "failed")
-COLUMNS = ("key", "chunk", "status", "diverged_at", "seconds", "error")  # names no parameter or metric may take
+COLUMNS = ("key", "chunk", "status", "diverged_at", "seconds", "error")  # no parameter or metric may have these names
 BEAT_EVERY_SECONDS = 15.0
 
 _RUNS = "run JOIN chunk ON chunk.study = run.study AND chunk.number = run.chunk"
@@ -44,12 +45,12 @@ _RUNS = "run JOIN chunk ON chunk.study = run.study AND chunk.number = run.chunk"
 
 @dataclass(frozen=True)
 class NewRun:
-    """What to run.
+    """A run to add to a study.
 
     Args:
-        key: names the run within its study.
-        parameters: what tells it apart from the others.
-        spec: JSON with everything needed to run it; the store only keeps it.
+        key: the run's name within its study.
+        parameters: what it does differently from other runs.
+        spec: JSON with everything needed to train it; the store only keeps it.
     """
 
     key: str
@@ -59,12 +60,12 @@ class NewRun:
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of a run.
+    """The result of a run.
 
     Args:
         metrics: numbers by name; NaN and infinity are numbers too.
         curves: one float32 per step, by name.
-        diverged_at: the step from which on numbers mean nothing, None where they always do.
+        diverged_at: the step at which it diverged; None for a run that did not.
     """
 
     key: str
@@ -76,7 +77,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as the store knows it; ``status`` is one of STATUSES."""
+    """A run as the store keeps it; ``status`` is one of STATUSES."""
 
     key: str
     parameters: Mapping[str, Parameter]
@@ -91,7 +92,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Runs to be trained together, in this order."""
+    """Runs that train together, in this order."""
 
     index: int
     runs: tuple[Run, ...]
@@ -118,7 +119,7 @@ class Store:
 
     Args:
         must_exist: refuse to create the file.
-        device: a few words on what the runs are computed with, for :meth:`Study.environments`.
+        device: a few words on the device that computes the runs, for :meth:`Study.environments`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, must_exist: bool = False, device: str = "") -> None:
@@ -167,7 +168,7 @@ class Store:
     def close(self) -> None:
         """Give back what was claimed and not finished, and close the file."""
         if os.getpid() != self._pid or self._token not in OPEN:
-            return  # SQLite forbids a forked child to touch its parent's connection, even to close it
+            return  # SQLite forbids a forked child to use its parent's connection, even to close it
         del OPEN[self._token]
         release = "UPDATE chunk SET status = 'pending', owner = NULL WHERE status = 'running' AND owner = ?"
         try:
@@ -184,7 +185,7 @@ class Store:
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """All or nothing; with "BEGIN", one unchanging view of the file that waits for no writer."""
+        """A transaction that writes all or nothing; with "BEGIN", one that reads an unchanging view of the file."""
         if os.getpid() != self._pid:
             raise ValueError(f"{self.path}: the store was opened before a fork: open it anew in the child")
         with plain_errors(self.path):
@@ -206,13 +207,11 @@ class Store:
             return database.execute(statement, values)
 
     def _sign(self) -> int:
-        """The owner that this store is, seen alive now."""
+        """Write down that this store lives, and return its number as an owner of chunks."""
         if self._owner is None:
+            insert = "INSERT INTO owner (token, host, pid, started, heartbeat, environment) VALUES (?, ?, ?, ?, ?, ?)"
             life = (self._token, this_host(), self._pid, process_start(self._pid), time.time())
-            columns = "token, host, pid, started, heartbeat, environment"
-            self._owner = self._write(
-                f"INSERT INTO owner ({columns}) VALUES (?, ?, ?, ?, ?, ?)", *life, json.dumps(environment(self.device))
-            ).lastrowid
+            self._owner = self._write(insert, *life, json.dumps(environment(self.device))).lastrowid
             assert self._owner is not None
         else:
             self._write("UPDATE owner SET heartbeat = ? WHERE id = ?", time.time(), self._owner)
@@ -221,32 +220,30 @@ class Store:
 
 
 class Study:
-    """The runs of one study; made by :meth:`Store.study` and :meth:`Store.open_study`."""
+    """The runs of one study: :meth:`Store.study` and :meth:`Store.open_study` return it."""
 
     def __init__(self, store: Store, name: str, number: int, settings: Mapping[str, Any]) -> None:
         self.store, self.name, self.settings, self._id = store, name, settings, number
 
     def add(self, chunks: Sequence[Sequence[NewRun]]) -> int:
-        """Add runs, and return how many were new; what the study knows by its key stays as it is, where it is."""
-        given = _by_key(run for chunk in chunks for run in chunk)
-        texts = {key: _parameters_text(run) for key, run in given.items()}
+        """Add runs, and return how many were new; a run whose key the study has stays as it is, in its chunk."""
+        texts = {key: _parameters_text(run) for key, run in _by_key(chain.from_iterable(chunks)).items()}
         with self.store._transaction() as database:
-            known = {key for (key,) in database.execute("SELECT key FROM run WHERE study = ?", (self._id,))}
+            old = {key for (key,) in database.execute("SELECT key FROM run WHERE study = ?", (self._id,))}
             first_free = "SELECT coalesce(max(number) + 1, 0) FROM chunk WHERE study = ?"
             (number,) = database.execute(first_free, (self._id,)).fetchone()
-            all_new = ([run for run in chunk if run.key not in known] for chunk in chunks)
-            for index, new in enumerate(filter(None, all_new), number):
+            new_chunks = ([run for run in chunk if run.key not in old] for chunk in chunks)
+            for index, runs in enumerate(filter(None, new_chunks), number):
                 database.execute("INSERT INTO chunk (study, number) VALUES (?, ?)", (self._id, index))
-                database.executemany(
-                    "INSERT INTO run (study, chunk, key, parameters, spec) VALUES (?, ?, ?, ?, ?)",
-                    [(self._id, index, run.key, texts[run.key], run.spec) for run in new],
-                )
-        return len(texts.keys() - known)
+                insert = "INSERT INTO run (study, chunk, key, parameters, spec) VALUES (?, ?, ?, ?, ?)"
+                rows = [(self._id, index, run.key, texts[run.key], run.spec) for run in runs]
+                database.executemany(insert, rows)
+        return len(texts.keys() - old)
 
     def claim(self, among: Collection[int] | None = None) -> Chunk | None:
-        """The first chunk that is neither finished, nor failed, nor held by a living process; now held by this store.
+        """Claim the first chunk that is neither finished, nor failed, nor held by a living process.
 
-        None does not say that all is done: others may be at the rest, see :meth:`counts`.
+        None does not mean that all is done: other processes may hold the rest, see :meth:`counts`.
 
         Args:
             among: only chunks of these numbers, see :meth:`chunks_with`; None for all.
@@ -254,21 +251,19 @@ class Study:
         owner = self.store._sign()
         with self.store._transaction() as database:
             number = claim(database, self._id, owner, among)
-            if number is None:
-                return None
-            return Chunk(number, tuple(self._read(number)))
+            return None if number is None else Chunk(number, tuple(self._read(number)))
 
     def finish(self, chunk: Chunk, results: Sequence[Result]) -> None:
-        """Commit the results of all of a chunk's runs; if someone else has done so meanwhile, theirs stay."""
-        given = _by_key(results)
+        """Commit the results of all runs of a chunk; if another process has done so meanwhile, its results stay."""
+        by_key = _by_key(results)
         parameters = {run.key: run.parameters for run in chunk.runs}
-        for key in (*parameters, *given):
-            if key not in parameters or key not in given:
+        for key in (*parameters, *by_key):
+            if key not in parameters or key not in by_key:
                 wrong = "has no result" if key in parameters else "is not among them"
                 raise ValueError(f"results must be those of the runs of chunk {chunk.index}, run {key!r} {wrong}")
-        metrics = {key: _metric_rows(result, parameters[key]) for key, result in given.items()}
-        curves = {key: [_curve_row(key, *curve) for curve in result.curves.items()] for key, result in given.items()}
-        ends = {key: _end_row(result) for key, result in given.items()}
+        metrics = {key: _metric_rows(result, parameters[key]) for key, result in by_key.items()}
+        curves = {key: [_curve_row(key, *curve) for curve in result.curves.items()] for key, result in by_key.items()}
+        ends = {key: _end_row(result) for key, result in by_key.items()}
         where = (self._id, chunk.index)
         with self.store._transaction() as database:
             ids = dict(database.execute("SELECT key, id FROM run WHERE study = ? AND chunk = ?", where))
@@ -276,8 +271,8 @@ class Study:
                 raise ValueError(
                     f"chunk {chunk.index} is not one of study {self.name!r}: finish it where it was claimed"
                 )
-            ending = "UPDATE chunk SET status = 'done', owner = NULL, error = NULL WHERE study = ? AND number = ?"
-            if database.execute(f"{ending} AND status != 'done'", where).rowcount:
+            finish = "UPDATE chunk SET status = 'done', owner = NULL, error = NULL WHERE study = ? AND number = ?"
+            if database.execute(f"{finish} AND status != 'done'", where).rowcount:
                 run_rows = [(*ends[key], ids[key]) for key in ids]
                 database.executemany("UPDATE run SET diverged_at = ?, seconds = ? WHERE id = ?", run_rows)
                 metric_rows = [(ids[key], *row) for key in ids for row in metrics[key]]
@@ -294,8 +289,9 @@ class Study:
         self._let_go(chunk, "pending", None)
 
     def _let_go(self, chunk: Chunk, status: str, error: str | None) -> None:
-        with self.store._transaction() as database:
-            let_go(database, self._id, self.store._owner, chunk.index, status, error)
+        release = "UPDATE chunk SET status = ?, error = ?, owner = NULL WHERE study = ? AND number = ?"
+        held = "status = 'running' AND owner = ?"
+        self.store._write(f"{release} AND {held}", status, error, self._id, chunk.index, self.store._owner)
 
     def retry_failed(self, among: Collection[int] | None = None) -> int:
         """Let failed chunks be claimed again, all or some, and return how many there were."""
@@ -303,26 +299,26 @@ class Study:
         return self.store._write(retry + among_numbers(among, "number"), self._id).rowcount
 
     def heartbeat(self) -> None:
-        """Say that this store is alive, to those who cannot look; cheap enough for every step of training."""
+        """Tell other hosts that this store is alive; cheap enough to call at every step of training."""
         if self.store._owner is not None and time.monotonic() - self.store._beat_at >= BEAT_EVERY_SECONDS:
             self.store._sign()
 
     def runs(self, status: str | None = None, **parameters: Parameter) -> list[Run]:
         """The runs in the order they were added: all, or those with this status and these parameters.
 
-        What a killed process was at is pending again.
+        A run that a killed process was training is pending again.
         """
         if status is not None and status not in STATUSES:
             raise ValueError(f"unknown status {status!r}: use one of {', '.join(STATUSES)}")
         with self.store._transaction("BEGIN"):
-            found = self._read()
-        known = dict.fromkeys(name for run in found for name in run.parameters)
+            runs = self._read()
+        names = dict.fromkeys(name for run in runs for name in run.parameters)
         for name in parameters:
-            if found and name not in known:
-                raise ValueError(f"no run of study {self.name!r} has a parameter {name!r}: there is {', '.join(known)}")
+            if runs and name not in names:
+                raise ValueError(f"no run of study {self.name!r} has a parameter {name!r}: there is {', '.join(names)}")
         return [
             run
-            for run in found
+            for run in runs
             if status in (None, run.status)
             and all(name in run.parameters and _equal(run.parameters[name], parameters[name]) for name in parameters)
         ]
@@ -337,31 +333,26 @@ class Study:
             for name, packed, points in self.store._rows(query, self._id, key)
         }
 
-    def curve_names(self) -> list[str]:
-        """The names of all the curves that the study's runs have."""
-        query = "SELECT DISTINCT name FROM curve JOIN run ON run = id WHERE study = ? ORDER BY name"
-        return [name for (name,) in self.store._rows(query, self._id)]
-
     def chunks_with(self, keys: Collection[str]) -> set[int]:
         """The numbers of the chunks that hold these runs."""
+        keys = set(keys)
         rows = self.store._rows("SELECT key, chunk FROM run WHERE study = ?", self._id)
-        wanted = set(keys)
-        return {chunk for key, chunk in rows if key in wanted}
+        return {chunk for key, chunk in rows if key in keys}
 
     def counts(self, among: Collection[int] | None = None) -> dict[str, int]:
-        """How many runs there are of every status, in all chunks or in some."""
+        """How many runs there are of each status, in all chunks or in some."""
         with self.store._transaction("BEGIN") as database:
             where = f"WHERE run.study = ?{among_numbers(among, 'run.chunk')}"
             query = f"SELECT {self._status()}, count(*) FROM {_RUNS} {where} GROUP BY 1"
             return {**dict.fromkeys(STATUSES, 0), **dict(database.execute(query, (self._id,)))}
 
     def environments(self) -> list[dict[str, Any]]:
-        """What each process that worked on the study was made of: versions, device, a hash for its host."""
+        """The environment of each process that worked on the study: versions, device, a hash for its host."""
         query = "SELECT environment FROM owner JOIN work ON owner = id WHERE study = ? ORDER BY id"
         return [json.loads(text) for (text,) in self.store._rows(query, self._id)]
 
     def _read(self, chunk: int | None = None) -> list[Run]:
-        """The study's runs, or one chunk's; inside a transaction, as two queries must see the same."""
+        """The runs of the study or of one chunk. Call it in a transaction: its two queries must see the same data."""
         execute = self.store._database.execute
         where = "WHERE run.study = ? AND chunk = coalesce(?, chunk)"
         metrics: dict[int, dict[str, float]] = {}
@@ -390,14 +381,14 @@ def _shown(setting: Any) -> str:
 
 
 def _by_key(items: Iterable[_Keyed]) -> dict[str, _Keyed]:
-    found: dict[str, _Keyed] = {}
+    by_key: dict[str, _Keyed] = {}
     for item in items:
         if not isinstance(item.key, str) or not item.key:
             raise ValueError(f"a run's key must be a text of at least one letter, got {item.key!r}")
-        if item.key in found:
+        if item.key in by_key:
             raise ValueError(f"run {item.key!r} is given twice: a key names one run")
-        found[item.key] = item
-    return found
+        by_key[item.key] = item
+    return by_key
 
 
 def _parameters_text(run: NewRun) -> str:
@@ -410,9 +401,9 @@ def _parameters_text(run: NewRun) -> str:
     return json.dumps(dict(run.parameters))
 
 
-def _equal(kept: Parameter, asked: Parameter) -> bool:
-    """Python has True equal 1; a flag is not a number."""
-    return isinstance(kept, bool) == isinstance(asked, bool) and kept == asked
+def _equal(first: Parameter, second: Parameter) -> bool:
+    """Whether two parameters are the same: a flag is not a number, though Python has True equal 1."""
+    return isinstance(first, bool) == isinstance(second, bool) and first == second
 
 
 def _end_row(result: Result) -> tuple[int | None, float]:
@@ -423,7 +414,7 @@ def _end_row(result: Result) -> tuple[int | None, float]:
 
 
 def _metric_rows(result: Result, parameters: Mapping[str, Parameter]) -> list[tuple[str, float]]:
-    """SQLite keeps NaN as NULL."""
+    """Names and numbers; SQLite keeps NaN as NULL."""
     for name, value in result.metrics.items():
         if name in COLUMNS or name in parameters:
             raise ValueError(f"metric {name!r} of run {result.key!r} has a parameter's or column's name: use another")
@@ -434,8 +425,8 @@ def _metric_rows(result: Result, parameters: Mapping[str, Parameter]) -> list[tu
 
 def _curve_row(key: str, name: str, curve: NDArray[np.float32]) -> tuple[str, bool, bytes]:
     if not isinstance(curve, np.ndarray) or curve.ndim != 1 or curve.dtype != np.float32:
-        found = f"{curve.dtype} {list(curve.shape)}" if isinstance(curve, np.ndarray) else type(curve).__name__
-        raise ValueError(f"curve {name} of run {key!r} must be a numpy float32 array, one number per step, got {found}")
+        got = f"{curve.dtype} {list(curve.shape)}" if isinstance(curve, np.ndarray) else type(curve).__name__
+        raise ValueError(f"curve {name} of run {key!r} must be a numpy float32 array, one number per step, got {got}")
     plain = curve.astype("<f4").tobytes()
     packed = zlib.compress(plain, 1)
     return (name, True, packed) if len(packed) < len(plain) else (name, False, plain)
