@@ -17,7 +17,7 @@ from package_map import PAGE, STOREYS, page
 import mssp
 
 PACKAGE = Path(mssp.__file__).parent
-PRIVATE = ["_numbers", "_files", "_tables", "_estimates", "_environment", "_lazy"]
+PRIVATE = ["_constraints", "_files", "_tables", "_estimates", "_environment", "_lazy"]
 # From the ground up: a package may import those that stand before it, in its functions too.
 ORDER = [*PRIVATE, *(package for storey in STOREYS.values() for package in storey), "__main__"]
 
@@ -94,7 +94,7 @@ def test_imports_inside_packages_point_one_way() -> None:
 
 def test_data_import_nothing_of_ours() -> None:
     assert set().union(*(imported(path) for path in (PACKAGE / "data").glob("*.py"))) <= {
-        "data", "_numbers", "_files", "_lazy"
+        "data", "_constraints", "_files", "_lazy"
     }  # fmt: skip
 
 

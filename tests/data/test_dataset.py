@@ -122,7 +122,7 @@ NAN: npt.NDArray[np.float32] = np.array([[1, 2], [3, np.nan], [5, 6]], dtype=np.
     ("changed", "message"),
     [
         ({"classes": 2}, "three's train targets must lie in 0 to 1, got 0 to 2"),
-        ({"classes": 0}, "classes must be a whole number of at least 1, got 0"),
+        ({"classes": 0}, "classes must be a positive whole number, got 0"),
         ({"train": split([[1.0, 2.0]], [0, 1])}, "three's train has 1 inputs and 2 targets"),
         ({"validation": Split(VECTORS.inputs[:0], VECTORS.targets[:0])}, "three's validation is empty"),
         ({"train": split([[1.0]], [0])}, "train inputs are float32 of 1 and its validation inputs float32 of 2"),
@@ -149,8 +149,8 @@ def test_what_is_no_dataset_is_refused(changed: dict[str, Any], message: str) ->
     ("arguments", "message"),
     [
         ((0, 50_000, 50, 1200), "1200 steps of 50 need 60000 examples in a single pass, the dataset has 50000"),
-        ((0, 10, 0, 1), "batch must be a whole number of at least 1, got 0"),
-        ((0, 10, 1, 1.5), "steps must be a whole number of at least 1, got 1.5"),
+        ((0, 10, 0, 1), "batch must be a positive whole number, got 0"),
+        ((0, 10, 1, 1.5), "steps must be a positive whole number, got 1.5"),
         ((0.5, 10, 1, 1), "seed must be a whole number, got 0.5"),
         ((True, 10, 1, 1), "seed must be a whole number, got True"),
     ],

@@ -104,8 +104,8 @@ def test_difficulty_is_noise() -> None:
         ({"difficulty": float("nan")}, "difficulty must be a number from 0 to 1, got nan"),
         ({"classes": 1}, "classes must be a whole number of at least 2, got 1"),
         ({"superclasses": 101}, "101 superclasses cannot be made of 100 classes: use at most 100"),
-        ({"examples": 0}, "examples must be a whole number of at least 1, got 0"),
-        ({"inputs": 2.5}, "inputs must be a whole number of at least 1, got 2.5"),
+        ({"examples": 0}, "examples must be a positive whole number, got 0"),
+        ({"inputs": 2.5}, "inputs must be a positive whole number, got 2.5"),
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:

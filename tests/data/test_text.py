@@ -41,7 +41,7 @@ def test_fewer_steps_take_the_same_first_windows() -> None:
         ),
         (("validation", 0, 1, 5, 1), "letters's validation text has 0"),
         (("test", 0, 1, 5, 1), "unknown part 'test' of letters: use one of train, validation"),
-        (("train", 0, 1, 0, 1), "length must be a whole number of at least 1, got 0"),
+        (("train", 0, 1, 0, 1), "length must be a positive whole number, got 0"),
     ],
 )
 def test_what_is_no_pass_is_refused_at_once(arguments: tuple[Any, ...], message: str) -> None:

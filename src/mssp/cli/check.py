@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mssp._constraints import positive, positive_int
 from mssp._environment import device_text
-from mssp._numbers import positive, positive_int
 from mssp.cli import flags, progress
 from mssp.cli.flags import multipliers
 from mssp.ladders.mlp import TUNED_WIDTH, MLPLadder, family

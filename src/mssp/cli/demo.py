@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mssp._constraints import positive_int
 from mssp._environment import __version__, device_text, pick_device
 from mssp._files import write_whole
-from mssp._numbers import positive_int
 from mssp.cli import flags, progress
 from mssp.cli.progress import Advance, Stages, Steps
 from mssp.ladders.mlp import MLPLadder, family

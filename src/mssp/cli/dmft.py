@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mssp._constraints import positive, positive_int
 from mssp._environment import device_text
-from mssp._numbers import positive, positive_int
 from mssp.cli import flags, progress
 from mssp.planning.setting import II, MSSP, SGD, Regime, Setting
 from mssp.planning.shape import Shape

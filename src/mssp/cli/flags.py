@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
+from mssp._constraints import positive_int
 from mssp._environment import device_text
-from mssp._numbers import positive_int
 from mssp.ladders.tuned import Tuned, data_with_tuned_multipliers, multipliers_for
 from mssp.planning import setting
 from mssp.planning.plans import Plan

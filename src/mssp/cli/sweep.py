@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.cli import flags, progress
 from mssp.cli.flags import RunFlags, multipliers
 from mssp.planning.setting import ZERO, Regime, Setting

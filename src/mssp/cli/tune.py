@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mssp._constraints import positive_int
 from mssp._files import replacing
-from mssp._numbers import positive_int
 from mssp.cli import flags, progress
 from mssp.cli.flags import RunFlags, multipliers
 from mssp.ladders.mlp import family

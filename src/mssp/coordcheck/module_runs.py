@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.apply.description import Claims, described_parameters
 from mssp.apply.groups import optimizer_for
 from mssp.apply.initial_weights import initialize as initialize_by_plan

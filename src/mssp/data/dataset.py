@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mssp._numbers import whole
+from mssp._constraints import positive_int, whole
 from mssp.data.streams import order, single_pass
 
 PARTS = ("train", "validation")
@@ -65,7 +65,7 @@ class Dataset:
     source: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", whole("classes", self.classes))
+        object.__setattr__(self, "classes", positive_int("classes", self.classes))
         for part in PARTS:
             _check_split(f"{self.name}'s {part}", getattr(self, part), self.classes)
         train, validation = _described(self.train.inputs), _described(self.validation.inputs)
@@ -126,7 +126,7 @@ class Dataset:
 
     def first_classes(self, classes: int) -> Dataset:
         """The same problem with the examples of its first ``classes`` classes alone."""
-        if whole("classes", classes) > self.classes:
+        if positive_int("classes", classes) > self.classes:
             raise ValueError(f"{self.name} has {self.classes} classes, {classes} were asked for")
         if classes == self.classes:
             return self
@@ -141,9 +141,9 @@ def subset(split: Split, count: int, seed: int = 0) -> Split:
     >>> subset(split, 2).targets.tolist() == subset(split, 3).targets.tolist()[:2]
     True
     """
-    if whole("count", count) > len(split):
+    if positive_int("count", count) > len(split):
         raise ValueError(f"a subset of {count} examples was asked for, there are {len(split)}")
-    return _taken(split, order(len(split), "subset", whole("seed", seed, least=None))[:count])
+    return _taken(split, order(len(split), "subset", whole("seed", seed))[:count])
 
 
 def update_with_array(digest: hashlib._Hash, array: npt.NDArray[Any]) -> None:

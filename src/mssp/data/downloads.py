@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mssp._constraints import positive_int
 from mssp._files import replacing
-from mssp._numbers import whole
 from mssp.data.dataset import Dataset, Split
 from mssp.data.images import IMAGENET_MEAN, IMAGENET_STD, files_in_zip, from_npz, of_images, pillow_image, save_npz
 
@@ -76,7 +76,7 @@ def tinyimagenet(classes: int = 100, folder: str | Path | None = None, archive: 
         classes: the first so many of its 200, in the order of their WordNet numbers. The paper takes 100.
         folder: where downloads are kept; :func:`cache_folder` unless given.
     """
-    whole("classes", classes)
+    positive_int("classes", classes)
 
     def convert(path: Path) -> Dataset:
         with zipfile.ZipFile(path) as opened:

@@ -31,7 +31,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from mssp._numbers import between, whole
+from mssp._constraints import at_least, between, positive_int, whole
 from mssp.data.dataset import Dataset, Split
 from mssp.data.streams import exact_normals, order, words
 
@@ -63,11 +63,11 @@ def clusters(
             network does).
         seed: decides the centres, the modes and the noise.
     """
-    classes, inputs = whole("classes", classes, least=2), whole("inputs", inputs)
-    superclasses, seed = whole("superclasses", superclasses), whole("seed", seed, least=None)
+    classes, inputs = at_least(2)("classes", classes), positive_int("inputs", inputs)
+    superclasses, seed = positive_int("superclasses", superclasses), whole("seed", seed)
     if superclasses > classes:
         raise ValueError(f"{superclasses} superclasses cannot be made of {classes} classes: use at most {classes}")
-    noise = LEAST_NOISE + (MOST_NOISE - LEAST_NOISE) * between("difficulty", difficulty, 0, 1)
+    noise = LEAST_NOISE + (MOST_NOISE - LEAST_NOISE) * between(0, 1)("difficulty", difficulty)
     centres = _centres(classes, inputs, superclasses, seed)
     means = _column_means(centres)
     # The RMS of the distribution, not of a sample: an example then stays the same when more are drawn.
@@ -77,8 +77,8 @@ def clusters(
     return Dataset(
         name="clusters",
         classes=classes,
-        train=_clusters_split("train", whole("examples", examples), centres_CJD, noise_D, seed),
-        validation=_clusters_split("validation", whole("validation", validation), centres_CJD, noise_D, seed),
+        train=_clusters_split("train", positive_int("examples", examples), centres_CJD, noise_D, seed),
+        validation=_clusters_split("validation", positive_int("validation", validation), centres_CJD, noise_D, seed),
         source=f"made by mssp: {superclasses} superclasses, difficulty {difficulty:g}, seed {seed}",
     )
 
@@ -141,16 +141,16 @@ def spectra(
         signal: how far apart classes lie, in units of the noise: from 0 to 10.
         seed: decides the classes and the noise.
     """
-    classes, inputs = whole("classes", classes, least=2), whole("inputs", inputs, least=2)
+    classes, inputs = at_least(2)("classes", classes), at_least(2)("inputs", inputs)
     if inputs & (inputs - 1):
         raise ValueError(f"inputs must be a power of two, got {inputs}")
-    signal, seed = between("signal", signal, 0, 10), whole("seed", seed, least=None)
+    signal, seed = between(0, 10)("signal", signal), whole("seed", seed)
     centres = signal * exact_normals(classes * inputs, "centres", seed).astype(np.float64).reshape(classes, inputs)
     return Dataset(
         name="spectra",
         classes=classes,
-        train=_spectra_split("train", whole("examples", examples), centres, signal, seed),
-        validation=_spectra_split("validation", whole("validation", validation), centres, signal, seed),
+        train=_spectra_split("train", positive_int("examples", examples), centres, signal, seed),
+        validation=_spectra_split("validation", positive_int("validation", validation), centres, signal, seed),
         source=f"made by mssp: signal {signal:g}, seed {seed}",
     )
 

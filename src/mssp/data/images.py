@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mssp._constraints import positive_int
 from mssp._files import file_at, replacing
-from mssp._numbers import whole
 from mssp.data.dataset import PARTS, Dataset, Split
 
 # Means and deviations of ImageNet's channels, which are customary for the photographs of any set.
@@ -248,7 +248,7 @@ def labelled_images(files: Files, classes: int | None = None) -> tuple[int, Labe
     if not in_train:
         raise ValueError(f"{files.place} has no images in train/<class>/: put one folder per class into train")
     number = {name: i for i, name in enumerate(sorted({_class_of(name) for name in in_train}))}
-    if classes is not None and whole("classes", classes) > len(number):
+    if classes is not None and positive_int("classes", classes) > len(number):
         raise ValueError(f"{files.place} has {len(number)} classes, {classes} were asked for")
     folder = next((part for part in VALIDATION_FOLDERS if any(name.startswith(f"{part}/") for name in images)), None)
     if folder is None:
@@ -347,4 +347,4 @@ def _height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
     height_width = (size, size) if isinstance(size, int) else size
     if not isinstance(height_width, tuple) or len(height_width) != 2:
         raise ValueError(f"size must be a whole number, or a height and a width, got {size!r}")
-    return whole("size", height_width[0]), whole("size", height_width[1])
+    return positive_int("size", height_width[0]), positive_int("size", height_width[1])

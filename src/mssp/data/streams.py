@@ -17,7 +17,7 @@ from typing import SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from mssp._numbers import whole
+from mssp._constraints import positive_int, whole
 
 # A mask for two of the four 16-bit numbers in a word, and one for its lower half.
 _LANES = np.uint64(0x0000FFFF0000FFFF)
@@ -69,7 +69,7 @@ def single_pass(
 
     The order depends on the seed and the count alone, so a run of fewer steps takes the same first batches.
     """
-    seed, batch, steps = whole("seed", seed, least=None), whole("batch", batch), whole("steps", steps)
+    seed, batch, steps = whole("seed", seed), positive_int("batch", batch), positive_int("steps", steps)
     if steps * batch > count:
         raise ValueError(f"{steps} steps of {batch} need {steps * batch} {things} in a single pass, {name} has {count}")
     return order(count, "order", seed)[: steps * batch].reshape(steps, batch)

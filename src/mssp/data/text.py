@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mssp._constraints import between, positive_int
 from mssp._files import file_at
-from mssp._numbers import between, whole
 from mssp.data.dataset import PARTS, update_with_array
 from mssp.data.streams import single_pass
 
@@ -53,7 +53,7 @@ class Tokens:
     source: str = ""
 
     def __post_init__(self) -> None:
-        if not 2 <= whole("vocabulary", self.vocabulary) <= 256:
+        if not 2 <= positive_int("vocabulary", self.vocabulary) <= 256:
             raise ValueError(f"{self.name}'s vocabulary must be of 2 to 256 tokens, got {self.vocabulary}")
         for part in PARTS:
             tokens: npt.NDArray[np.uint8] = getattr(self, part)
@@ -83,7 +83,7 @@ class Tokens:
         if part not in PARTS:
             raise ValueError(f"unknown part {part!r} of {self.name}: use one of {', '.join(PARTS)}")
         tokens: npt.NDArray[np.uint8] = getattr(self, part)
-        windows = max(len(tokens) - 1, 0) // whole("length", length)
+        windows = max(len(tokens) - 1, 0) // positive_int("length", length)
         things, name = f"windows of {length} tokens", f"{self.name}'s {part} text"
         return length * single_pass(seed, windows, batch, steps, things=things, name=name)
 
@@ -103,7 +103,7 @@ def python_source(validation_share: float = 0.02) -> Tokens:
     Args:
         validation_share: the approximate share of files for validation.
     """
-    between("validation_share", validation_share, 0, 1)
+    between(0, 1)("validation_share", validation_share)
     root = Path(sysconfig.get_path("stdlib"))
     version = ".".join(map(str, sys.version_info[:3]))
     return source_tree(root, f"the standard library of Python {version}", validation_share)
@@ -147,7 +147,7 @@ def from_text_file(path: str | Path, validation: str | Path | None = None, valid
     text = _text(path)
     if validation is not None:
         return Tokens(path.name, 256, text, _text(Path(validation)), source=f"{path.name} and {Path(validation).name}")
-    cut = len(text) - round(len(text) * between("validation_share", validation_share, 0, 1))
+    cut = len(text) - round(len(text) * between(0, 1)("validation_share", validation_share))
     cut = text[:cut].tobytes().rfind(b"\n") + 1 or cut
     return Tokens(path.name, 256, text[:cut], text[cut:], source=path.name)
 

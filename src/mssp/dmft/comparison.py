@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mssp._constraints import positive_int
 from mssp._estimates import Estimate
-from mssp._numbers import positive_int
 from mssp.dmft.experiment import Experiment
 from mssp.dmft.observables import MAIN, Array, Averaged, Observables, averaged, relative
 from mssp.dmft.solution import Solution

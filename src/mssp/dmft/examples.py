@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.apply.random_numbers import normals
 from mssp.dmft.constants import SCALES, constants
 from mssp.dmft.experiment import Array, Experiment

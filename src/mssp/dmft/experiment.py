@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.ladders.mlp import config_of
 from mssp.nn.activations import activation
 from mssp.nn.mlp import MLPConfig

@@ -9,7 +9,7 @@ from math import ceil, gcd
 import numpy as np
 import torch
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.dmft.constants import Constants, constants
 from mssp.dmft.experiment import Experiment
 from mssp.dmft.observables import MAIN, Averaged, Observables, averaged, relative

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import GAINS
 

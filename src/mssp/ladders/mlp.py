@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.planning.setting import II, I, Regime, regime_named
 from mssp.planning.shape import Shape
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.apply.description import Claims, described_parameters
 from mssp.apply.groups import inner_optimizer
 from mssp.measure.magnitudes import Sizes

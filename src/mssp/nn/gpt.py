@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mssp._numbers import positive, positive_int, positive_or_zero
+from mssp._constraints import positive, positive_int, positive_or_zero
 from mssp.nn.activations import activation
 from mssp.nn.experts import backend
 from mssp.nn.moe import MoE, check_dispatch

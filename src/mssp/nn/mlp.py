@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.nn.activations import activation
 from mssp.nn.experts.paths import ExpertWeights, all_pre_activations, gates_of_all, mix_all
 from mssp.nn.multipliers import WithMultipliers, default_aggregation, planned_aggregation

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.nn.activations import activation as check_activation
 from mssp.nn.experts import backend
 from mssp.nn.experts.choice import about, fastest

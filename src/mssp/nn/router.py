@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mssp._numbers import positive, positive_int, positive_or_zero
+from mssp._constraints import positive, positive_int, positive_or_zero
 from mssp.apply.random_numbers import normals
 from mssp.planning.parameter import ParamInfo
 

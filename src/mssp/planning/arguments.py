@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from mssp._numbers import positive
+from mssp._constraints import positive
 from mssp.planning.recipe import Recipe
 from mssp.planning.rules import BIASES, GAINS, ROLES
 from mssp.planning.setting import check_readout

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.planning.rules import BIASES, FAN_IN, FAN_OUT, GAINS, ROLES, one
 from mssp.planning.shape import Shape
 

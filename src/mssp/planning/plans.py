@@ -17,7 +17,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
-from mssp._numbers import positive, positive_or_zero
+from mssp._constraints import positive, positive_or_zero
 from mssp.planning import arguments, plan_file, printing, recipe
 from mssp.planning.arguments import ALL, WEIGHT_ROLES
 from mssp.planning.growth import infer, outside_theory

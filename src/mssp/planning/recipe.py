@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from mssp._numbers import positive_int, positive_or_zero
+from mssp._constraints import positive_int, positive_or_zero
 
 
 class PlanWarning(UserWarning):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.planning.power import Factor
 from mssp.planning.rules import (
     ROLES,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mssp._numbers import positive_int
+from mssp._constraints import positive_int
 from mssp.data.dataset import Dataset, Split, subset
 from mssp.nn.experts.backend import runs_triton
 from mssp.planning.setting import Optimizer

@@ -28,8 +28,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mssp._constraints import positive_or_zero
 from mssp._environment import environment, this_host
-from mssp._numbers import positive_or_zero
 from mssp.planning.plan_file import MISSING, differences
 from mssp.store.database import check, connect, create, plain_errors
 from mssp.store.ownership import OPEN, among_numbers, claim, gone, process_start

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mssp._numbers import positive, positive_int
+from mssp._constraints import positive, positive_int
 from mssp.sweep.grids import MULTIPLIERS, Point, at, at_edge, axes, full, levels, planes, point_of, some, unique
 from mssp.sweep.trial import Trial
 

@@ -23,8 +23,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from mssp._constraints import positive, positive_int
 from mssp._estimates import Estimate, mean_of, p_greater, slope_of
-from mssp._numbers import positive, positive_int
 from mssp.ladders.tuned import Tuned
 from mssp.planning.setting import Regime, Setting
 from mssp.store.runs import Run

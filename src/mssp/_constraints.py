@@ -1,0 +1,262 @@
+"""What arguments must be, as data: every refusal reads ``NAME must be WHAT, got WHAT CAME``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+Kind = TypeVar("Kind")
+Callee = TypeVar("Callee", bound=Callable[..., Any])
+
+# Every product of sizes and their inverses stays far inside the range of floats.
+_LARGEST = 2**53
+_LONGEST = 60  # characters of a value in a message
+
+
+class UnfitError(Exception):
+    """What came is not what the argument must be."""
+
+
+class Constraint(Generic[Kind]):
+    """What an argument must be: in words, and as a function that takes what came and gives what is meant.
+
+    The function raises UnfitError where that is not what it must be, and a ValueError where there is more to say of it.
+
+    >>> positive_int("batch", 50)
+    50
+    >>> positive_int("batch", "fifty")
+    Traceback (most recent call last):
+        ...
+    ValueError: batch must be a positive whole number, got 'fifty'
+    """
+
+    def __init__(self, what: str, take: Callable[[Any], Kind]) -> None:
+        self._what, self._take = what, take
+
+    @property
+    def what(self) -> str:
+        return self._what
+
+    def __call__(self, name: str, came: object) -> Kind:
+        """What came, as the code means it; a ValueError names the argument otherwise."""
+        try:
+            return self._take(came)
+        except UnfitError:
+            raise ValueError(f"{name} must be {self.what}, got {shown(came)}") from None
+
+    def __repr__(self) -> str:
+        return f"Constraint({self.what!r})"
+
+
+def shown(came: object) -> str:
+    """What came, in a few words: numbers and words as they are written, objects by their type.
+
+    >>> shown(0), shown("x" * 100), shown([]), shown(object())
+    ('0', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'", '[]', 'an object')
+    """
+    if isinstance(came, int) and abs(came) > _LARGEST:
+        return f"a number of {int(math.log10(abs(came))) + 1} digits"
+    if came is None or isinstance(came, Real):
+        return str(came)
+    if isinstance(came, Path):
+        came = str(came)
+    if isinstance(came, str):
+        return repr(came) if len(came) <= _LONGEST else repr(f"{came[: _LONGEST - 2]}…")
+    if isinstance(came, list | tuple) and all(isinstance(part, Real | str | None) for part in came):
+        text = repr(came)
+        return text if len(text) <= _LONGEST else f"a {type(came).__name__} of {len(came)}"
+    return f"the class {came.__name__}" if isinstance(came, type) else _with_article(type(came).__name__)
+
+
+def _with_article(word: str) -> str:
+    spelt = word[:2].isupper() and word[0] in "FHLMNRSX"  # as MLP is
+    return f"an {word}" if spelt or word[0] in "aeiouAEIO" else f"a {word}"
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _whole(least: float, most: float = math.inf) -> Callable[[Any], int]:
+    def take(came: Any) -> int:
+        try:
+            number = operator.index(came)
+        except TypeError:
+            raise UnfitError from None
+        if isinstance(came, bool) or not least <= number <= most:  # True and False are no numbers
+            raise UnfitError
+        return number
+
+    return take
+
+
+def _real(fits: Callable[[float], bool]) -> Callable[[Any], float]:
+    def take(came: Any) -> float:
+        if not isinstance(came, Real) or isinstance(came, bool):
+            raise UnfitError
+        try:
+            number = float(came)
+        except OverflowError:
+            raise UnfitError from None
+        if not math.isfinite(number) or not fits(number):
+            raise UnfitError
+        return number
+
+    return take
+
+
+positive_int = Constraint("a positive whole number", _whole(1, _LARGEST))
+whole = Constraint("a whole number", _whole(-math.inf))
+number = Constraint("a number", _real(lambda number: True))
+positive = Constraint("a positive number", _real(lambda number: number > 0))
+positive_or_zero = Constraint("a number of at least 0", _real(lambda number: number >= 0))
+more_than_one = Constraint("a number of more than 1", _real(lambda number: number > 1))
+
+
+def at_least(least: int, most: float = math.inf) -> Constraint[int]:
+    end = "of at least {least}" if most == math.inf else f"from {least} to {most:g}"
+    return Constraint(f"a whole number {end.format(least=least)}", _whole(least, most))
+
+
+def between(low: float, high: float) -> Constraint[float]:
+    return Constraint(f"a number from {low:g} to {high:g}", _real(lambda number: low <= number <= high))
+
+
+# -- words, objects, and several of them -------------------------------------------------------------------------------
+
+
+def kind_of(*kinds: type | str, what: str = "") -> Constraint[Any]:
+    """An object of one of these classes; of a module that is not imported, none can have come.
+
+    >>> kind_of("torch.nn.Module").what
+    'a torch.nn.Module'
+    """
+
+    def take(came: Any) -> Any:
+        for kind in kinds:
+            module, _, name = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
+            found = getattr(sys.modules.get(module), name, ()) if isinstance(kind, str) else kind
+            if isinstance(came, found):
+                return came
+        raise UnfitError
+
+    first = kinds[0] if isinstance(kinds[0], str) else f"{kinds[0].__module__}.{kinds[0].__qualname__}"
+    short = first.rpartition(".")[2] if first.startswith(("mssp.", "builtins.")) else first
+    return Constraint(what or _with_article(short), take)
+
+
+def _in_words(came: Any) -> Any:
+    if not isinstance(came, bool):
+        raise UnfitError
+    return came
+
+
+switch: Constraint[bool] = Constraint("True or False", _in_words)
+word: Constraint[str] = kind_of(str, what="a word")
+function: Constraint[Any] = kind_of(Callable, what="a function")  # type: ignore[arg-type]
+mapping: Constraint[Any] = kind_of(Mapping, what="a mapping")
+
+
+def _path(came: Any) -> str | os.PathLike[str]:
+    if not isinstance(came, str | os.PathLike) or not os.fspath(came):
+        raise UnfitError
+    return came
+
+
+path = Constraint("the path of a file", _path)
+
+
+class OneOf(Constraint[Any]):
+    """One of a few words, or the object that it stands for; the choices may be imported when they are asked for."""
+
+    def __init__(self, choices: Iterable[Any] | Mapping[str, Any] | Callable[[], Any]) -> None:
+        self._choices = choices
+        super().__init__("", self._named)
+
+    @property
+    def by_word(self) -> Mapping[str, Any]:
+        choices = self._choices() if callable(self._choices) else self._choices
+        return choices if isinstance(choices, Mapping) else {str(choice): choice for choice in choices}
+
+    @property
+    def what(self) -> str:
+        return f"one of {', '.join(self.by_word)}"
+
+    def _named(self, came: Any) -> Any:
+        for word, choice in self.by_word.items():
+            if came is choice or (isinstance(came, str) and came == word):
+                return choice
+        raise UnfitError
+
+
+class Several(Constraint[tuple[Any, ...]]):
+    """A sequence, in which each must be as one is."""
+
+    def __init__(self, one: Constraint[Any], least: int = 0) -> None:
+        super().__init__(f"{'one or more' if least else 'a sequence'}, each {one.what}", lambda came: came)
+        self._one, self._least = one, least
+
+    def __call__(self, name: str, came: object) -> tuple[Any, ...]:
+        if not isinstance(came, Sequence) or isinstance(came, str | bytes) or len(came) < self._least:
+            raise ValueError(f"{name} must be {self.what}, got {shown(came)}")
+        return tuple(self._one(name, one) for one in came)
+
+
+class Optional(Constraint[Any]):
+    """None, or what another constraint says."""
+
+    def __init__(self, one: Constraint[Any]) -> None:
+        super().__init__("", lambda came: came)
+        self._one = one
+
+    @property
+    def what(self) -> str:
+        return self._one.what
+
+    def __call__(self, name: str, came: object) -> Any:
+        return None if came is None else self._one(name, came)
+
+
+# -- tables of arguments -----------------------------------------------------------------------------------------------
+
+
+def checked(**constraints: Constraint[Any]) -> Callable[[Callee], Callee]:
+    """A function or a class whose arguments are checked before anything is computed, and arrive as they are meant.
+
+    >>> @checked(width=positive_int)
+    ... def square(width: int) -> int:
+    ...     return width**2
+    >>> square(0)
+    Traceback (most recent call last):
+        ...
+    ValueError: width must be a positive whole number, got 0
+    """
+
+    def decorate(callee: Callee) -> Callee:
+        is_class = isinstance(callee, type)
+        inner: Any = callee.__init__ if is_class else callee
+        names = list(inspect.signature(inner).parameters)
+        assert set(constraints) <= set(names), sorted(set(constraints) - set(names))
+
+        @functools.wraps(inner)
+        def outer(*args: Any, **kwargs: Any) -> Any:
+            args = tuple(_as_meant(name, came) for name, came in zip(names, args, strict=False)) + args[len(names) :]
+            return inner(*args, **{name: _as_meant(name, came) for name, came in kwargs.items()})
+
+        def _as_meant(name: str, came: Any) -> Any:
+            return constraints[name](name, came) if name in constraints else came
+
+        vars(outer)["CONSTRAINTS"] = constraints
+        if not is_class:
+            return cast(Callee, outer)
+        callee.__init__ = outer  # type: ignore[method-assign]
+        return callee
+
+    return decorate
