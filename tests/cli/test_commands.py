@@ -145,7 +145,7 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
         (["plan", *STEP, "--weight-decay", "some"], "--weight-decay: must be a number, got 'some'"),
         (
             ["plan", *STEP, "--target.width", "1" + "0" * 320],
-            "--target: width must be a positive whole number, got one of",
+            "--target: width must be a positive whole number, got a number of 321",
         ),
         (["plan", *STEP, "--optimizer", "sgd", "--lr", "1e308", "--json"], "comes to inf: outside the range"),
         (["plan", "--extend", "", *flags("target", TARGET)], "Is a directory"),
