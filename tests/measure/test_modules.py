@@ -17,7 +17,7 @@ from mssp import ParamInfo
 from mssp.measure.magnitudes import Layer, layer_sizes, rms
 from mssp.measure.mlp import MLPProbe
 from mssp.measure.modules import Call, ModuleProbe, own_loss
-from mssp.measure.moe_layers import OwnLayer
+from mssp.measure.moe_layers import own_layer
 from mssp.measure.moe_terms import FORWARD, expert_terms
 from mssp.measure.quantities import BACKWARD
 from mssp.measure.recording import recorded, wide_copy
@@ -268,8 +268,8 @@ def test_the_terms_of_a_moe_layer_add_up(options: dict[str, Any]) -> None:
     x_0, x = x, (x + 0.2 * torch.randn_like(x)).requires_grad_()
     before, _ = passed_through(start, x_0)
     now, out = passed_through(moe, x)
-    layer = OwnLayer(moe)
-    first, last = OwnLayer(start).moment(before, wide_copy), layer.moment(now, wide_copy)
+    layer = own_layer(moe)
+    first, last = own_layer(start).moment(before, wide_copy), layer.moment(now, wide_copy)
     back = torch.randn_like(out)
     terms = expert_terms(first, last, layer.hidden, [back.flatten(0, 1)[None]])
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import mssp
 from mssp.hf import experts
-from mssp.measure.moe_layers import StackedLayer
+from mssp.measure.moe_layers import MoELayer, stacked_layer
 from mssp.measure.moe_terms import FORWARD, expert_terms
 from mssp.measure.quantities import BACKWARD
 from mssp.measure.recording import recorded, wide_copy
@@ -42,12 +42,12 @@ def moe_block(family: str, implementation: str) -> nn.Module:
     return block
 
 
-def the_layer(block: nn.Module) -> StackedLayer:
+def the_layer(block: nn.Module) -> MoELayer:
     (moe,) = experts.moe_layers(block)
-    return StackedLayer(moe)
+    return stacked_layer(moe)
 
 
-def run(block: nn.Module, layer: StackedLayer, x: Tensor) -> tuple[Any, Tensor]:
+def run(block: nn.Module, layer: MoELayer, x: Tensor) -> tuple[Any, Tensor]:
     parts = [layer.router, layer.experts]
     with recorded(parts, whole=parts) as passed:
         block(x)

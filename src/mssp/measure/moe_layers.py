@@ -6,8 +6,8 @@ Shapes: T tokens, M experts, K active; one replica, so the leading axis R of thi
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -22,152 +22,129 @@ from mssp.nn.moe import MoE
 from mssp.nn.router import Routing
 
 Passed = Mapping[nn.Module, Passage]
-Values = Callable[[Tensor], Tensor]
+Values = Callable[[Tensor], Tensor]  # from a parameter to the numbers that are taken for it
 
 
-class MoELayer(ABC):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MoELayer:
     """A router and its experts.
 
     Args:
         router: the module that holds the router's matrix and returns its logits, alone or first.
         experts: the module that returns the sum over experts.
+        sums_to_one: whether gates are shares of one, which take no aggregation factor.
+        factor: the factor on the sum over experts, as it is now.
+        weights: the experts' weights, ``Values`` of its parameters.
+        hidden: what an expert makes of its first layer's outputs.
+        routings: where tokens went, call by call, with the graph of the forward pass.
     """
 
     router: nn.Module
     experts: nn.Module
+    sums_to_one: bool
+    factor: Callable[[], float]
+    weights: Callable[[Values], ExpertWeights]
+    hidden: Callable[[Tensor], Tensor]
+    routings: Callable[[Passed], list[Routing]]
 
     @property
-    @abstractmethod
     def aggregation(self) -> float:
         """The factor on the sum over experts that is not in the gates."""
-
-    @property
-    @abstractmethod
-    def sums_to_one(self) -> bool:
-        """Whether gates are shares of one, which take no aggregation factor."""
-
-    @abstractmethod
-    def weights(self, values: Values) -> ExpertWeights:
-        """The experts' weights, ``values`` of its parameters."""
-
-    @abstractmethod
-    def hidden(self, pre: Tensor) -> Tensor:
-        """What an expert makes of its first layer's outputs."""
-
-    @abstractmethod
-    def routings(self, passed: Passed) -> list[Routing]:
-        """Where tokens went, call by call, with the graph of the forward pass."""
+        return self.factor()
 
     def moment(self, passed: Passed, values: Values) -> ExpertLayer:
         """The layer as it was in a forward pass."""
-        routing, x, weights = merged(self.routings(passed)), passed[self.experts].x, self.weights(values)
-        share = self._share(routing)
-        biases = (None if each is None else each.unsqueeze(0) for each in (weights.b_in, weights.b_out))
-        leading = ExpertWeights(weights.w_in.unsqueeze(0), weights.w_out.unsqueeze(0), *biases)
+        routing, x = merged(self.routings(passed)), passed[self.experts].x
+        weights, share = _changed(self.weights(values), lambda tensor: tensor.unsqueeze(0)), self._share(routing)
         return ExpertLayer(
             x,
             values(self.router.get_parameter("weight")).unsqueeze(0),
-            leading,
-            all_pre_activations(x, leading),
+            weights,
+            all_pre_activations(x, weights),
             gates_of_all(routing.gates, routing.chosen, routing.experts).unsqueeze(0) * share,
             self.aggregation / share,
         )
 
     def through_gates(self, routings: list[Routing], back: Tensor) -> Tensor:
         """From a gradient at the gates of ``moment`` [1, T, M] to that at the logits, by the forward pass's graph."""
-        return through_gates(routings, back * self._share(routings[0]))
+        with torch.enable_grad():
+            gates = [gates_of_all(routing.gates, routing.chosen, routing.experts) for routing in routings]
+        parts = (back * self._share(routings[0])).squeeze(0).split([gate[..., 0].numel() for gate in gates])
+        sent = [part.view(gate.shape) for part, gate in zip(parts, gates, strict=True)]
+        at_logits = torch.autograd.grad(gates, [routing.logits for routing in routings], sent, retain_graph=True)
+        return torch.cat([gradient.flatten(0, -2) for gradient in at_logits]).unsqueeze(0)
 
     def _share(self, routing: Routing) -> int:
         """Gates that are shares of one are of order 1/K. The paper's are of order 1, under a factor 1/K."""
         return routing.gates.shape[-1] if self.sums_to_one else 1
 
 
-class OwnLayer(MoELayer):
+def own_layer(moe: MoE) -> MoELayer:
     """A MoE layer of ``mssp.nn``."""
+    module = moe.experts
 
-    def __init__(self, moe: MoE) -> None:
-        self._moe, self.router, self.experts = moe, moe.router, moe.experts
+    def held() -> ExpertWeights:
+        return ExpertWeights(module.w_in, module.w_out, module.b_in, module.b_out)
 
-    @property
-    def aggregation(self) -> float:
-        return float(self._moe.aggregation)
-
-    @property
-    def sums_to_one(self) -> bool:
-        return self._moe.router.gate_kind != SIGMOID
-
-    def weights(self, values: Values) -> ExpertWeights:
-        held = self._moe.experts
-        b_in, b_out = (None if each is None else values(each) for each in (held.b_in, held.b_out))
-        return ExpertWeights(values(held.w_in), values(held.w_out), b_in, b_out)
-
-    def hidden(self, pre: Tensor) -> Tensor:
-        held = self._moe.experts
-        return hidden_units(pre, held.activation, gated=held.w_in.shape[-2] != held.w_out.shape[-2])
-
-    def routings(self, passed: Passed) -> list[Routing]:
-        return [output for _, output in passed[self.router].calls]
+    return MoELayer(
+        router=moe.router,
+        experts=module,
+        sums_to_one=moe.router.gate_kind != SIGMOID,
+        factor=lambda: float(moe.aggregation),
+        weights=lambda values: _changed(held(), values),
+        hidden=lambda pre: hidden_units(pre, module.activation, held().gated),
+        routings=lambda passed: [routing for _, routing in passed[moe.router].calls],
+    )
 
 
-class StackedLayer(MoELayer):
+def stacked_layer(moe: experts.FusedMoE) -> MoELayer:
     """A MoE layer of another library, whose experts are called with (tokens, chosen, gates)."""
+    router, stack, kind = moe.matrix, moe.experts, moe.gates()
 
-    def __init__(self, moe: experts.FusedMoE) -> None:
-        self._stack, self.router, self.experts = moe.experts, moe.matrix, moe.experts.module
-        self._gates = moe.gates()
-
-    @property
-    def aggregation(self) -> float:
-        return factor_of(self.experts)
-
-    @property
-    def sums_to_one(self) -> bool:
-        return self._gates.kind != SIGMOID
-
-    def weights(self, values: Values) -> ExpertWeights:
-        return self._stack.weights(values)
-
-    def hidden(self, pre: Tensor) -> Tensor:
-        return self._stack.hidden(pre)
-
-    def routings(self, passed: Passed) -> list[Routing]:
-        found = []
-        for (_, scored), (given, _) in zip(passed[self.router].calls, passed[self.experts].calls, strict=True):
+    def routings(passed: Passed) -> list[Routing]:
+        calls = []
+        for (_, scored), (arguments, _) in zip(passed[router].calls, passed[stack.module].calls, strict=True):
             logits = main_output(scored).flatten(0, -2)
-            chosen, gates = given[1].flatten(0, -2), given[2].flatten(0, -2)
+            chosen, gates = arguments[1].flatten(0, -2), arguments[2].flatten(0, -2)
             with torch.no_grad():
                 probabilities = logits.softmax(-1)
-                scores = logits.sigmoid() if self._gates.score == SIGMOID else probabilities
-            found.append(Routing(logits, scores, gates, chosen, probabilities, self._gates.score))
-        return found
+                scores = logits.sigmoid() if kind.score == SIGMOID else probabilities
+            calls.append(Routing(logits, scores, gates, chosen, probabilities, kind.score))
+        return calls
+
+    return MoELayer(
+        router=router,
+        experts=stack.module,
+        sums_to_one=kind.kind != SIGMOID,
+        factor=lambda: factor_of(stack.module),
+        weights=stack.weights,
+        hidden=stack.hidden,
+        routings=routings,
+    )
+
+
+def _changed(weights: ExpertWeights, change: Values) -> ExpertWeights:
+    """The weights with another tensor for each."""
+    held = {name: change(tensor) for name, tensor in vars(weights).items() if tensor is not None}
+    return replace(weights, **held)
 
 
 def moe_layers(model: nn.Module) -> Iterator[MoELayer]:
     """Every MoE layer of a model that can be looked into; of others, the parameters are measured as they are."""
     for module in model.modules():
         if isinstance(module, MoE):
-            yield OwnLayer(module)
+            yield own_layer(module)
     for path, module in model.named_modules():
         if experts.is_fused(module):
             with contextlib.suppress(ValueError):  # experts or routers of a kind that is not understood
-                yield StackedLayer(experts.moe_layer(model, path))
+                yield stacked_layer(experts.moe_layer(model, path))
 
 
 def merged(routings: list[Routing]) -> Routing:
     """The routings of a router's calls as one, over all their tokens; without gradients."""
 
     def rows(name: str) -> Tensor:
-        return torch.cat([getattr(each, name).detach().flatten(0, -2) for each in routings])
+        return torch.cat([getattr(routing, name).detach().flatten(0, -2) for routing in routings])
 
     chosen = None if routings[0].chosen is None else rows("chosen")
     return Routing(rows("logits"), rows("scores"), rows("gates"), chosen, rows("probabilities"), routings[0].gate)
-
-
-def through_gates(routings: list[Routing], back: Tensor) -> Tensor:
-    """From a gradient at the gates of all experts [1, T, M] to that at the logits, by the graph of the forward pass."""
-    with torch.enable_grad():
-        gates = [gates_of_all(each.gates, each.chosen, each.experts) for each in routings]
-    parts = back.squeeze(0).split([each[..., 0].numel() for each in gates])
-    sent = [part.view(each.shape) for part, each in zip(parts, gates, strict=True)]
-    found = torch.autograd.grad(gates, [each.logits for each in routings], sent, retain_graph=True)
-    return torch.cat([each.flatten(0, -2) for each in found]).unsqueeze(0)

@@ -1,8 +1,8 @@
 """The vocabulary of what is measured: every kind of quantity, once, and the names that quantities have in files.
 
-A name as ``backward/A4.1`` is written and read here alone. Elsewhere a quantity is made by its kind,
-``EFFECTIVE("router")``, and asked for its ``kind``, its role or term ``of`` and its ``part``. It is a string all the
-same, so that JSON and dictionaries take it as it is.
+A name such as ``backward/A4.1`` is written and read here alone. Elsewhere a quantity is made by its kind,
+``EFFECTIVE("router")``, and asked for its ``kind``, its role or term ``of`` and its ``part``. A quantity is also a
+string, so that JSON and dictionaries take it as it is.
 
 How to add a quantity:
 
@@ -22,10 +22,10 @@ prints the table of the glossary (``docs/glossary.md``), which is to be pasted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, cached_property
 
-# Headings of the tables. What is in the details is shown only where everything is asked for.
+# Headings of the tables. Details are shown only on request.
 _TOLD = "what the layers were told"
 _UPDATES = "updates, layer by layer"
 _AGGREGATE = "the sum over experts"
@@ -35,10 +35,10 @@ _ACTIVATIONS = "activations"
 _DETAILS = "details"
 _NOWHERE = ""
 
-_LAYER = "layer"
+_SINGLE = ("",)  # the terms of a kind with one quantity, which is of nothing in particular
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """A kind of quantity: how it is named, where it is shown, and what a miss of it means.
 
@@ -47,22 +47,21 @@ class Kind:
         section: the heading of its table.
         meaning: one sentence for people.
         terms: what it may be of; where there are none, it is of a role.
-        single: there is one such quantity, of nothing in particular.
         parts: the parts that a term may be split into.
-        joints: what stands before the term and before the part. After a dash instead of a dot a part has to follow.
+        pairs: whether names are NAME-TERM-PART, with no part missing; otherwise they are NAME/TERM or NAME/TERM.PART.
         title: the heading of its panel in figures; of terms, the title of their legend too.
         accuses: the setting that a miss accuses, with ``{role}`` in it; empty for a symptom, which accuses nothing.
-        told: it is a number that the model or its optimizer was given, and not a measurement.
-        always: tables show it even if nothing is predicted of it.
+        told: whether it is a number that the model or its optimizer was given, and not a measurement.
+        always: whether tables show it even if nothing is predicted of it.
     """
 
     name: str
     section: str
     meaning: str
+    _: KW_ONLY
     terms: tuple[str, ...] = ()
-    single: bool = False
     parts: tuple[str, ...] = ()
-    joints: tuple[str, str] = ("/", ".")
+    pairs: bool = False
     title: str = ""
     accuses: str = ""
     told: bool = False
@@ -80,6 +79,10 @@ class Kind:
         return _kind, (self.name,)  # kinds are compared by identity, in other processes too
 
     @property
+    def of_roles(self) -> bool:
+        return not self.terms
+
+    @property
     def family(self) -> str:
         """What tables keep together: all that comes back is one family."""
         return self.name.partition("/")[0]
@@ -87,16 +90,7 @@ class Kind:
     @property
     def legend(self) -> str:
         """The title of the legend that its lines stand in."""
-        return _LAYER if self.of_roles else self.title
-
-    @property
-    def of_roles(self) -> bool:
-        return not self.terms and not self.single
-
-    @property
-    def is_detail(self) -> bool:
-        """Whether it is shown only where everything is asked for."""
-        return self.section == _DETAILS
+        return "layer" if self.of_roles else self.title
 
     @property
     def pattern(self) -> str:
@@ -105,50 +99,36 @@ class Kind:
         >>> EFFECTIVE.pattern, AGGREGATION.pattern, TO_HIDDEN.pattern
         ('`effective/ROLE`', '`aggregation`', '`backward/h2-init-init`, `init-update`, `update-init`, `update-update`')
         """
-        if self.single:
-            return f"`{self.name}`"
-        first, *rest = self._labels() or ["ROLE"]
-        return ", ".join(f"`{each}`" for each in (self.name + self.joints[0] + first, *rest))
+        first, *rest = self._members or [f"{self.name}/ROLE"]
+        return ", ".join(f"`{name}`" for name in (first, *(name[len(self.name) + 1 :] for name in rest)))
+
+    @cached_property
+    def _members(self) -> Mapping[str, tuple[str, str]]:
+        """The term and the part of each of its quantities, by name; empty where it is of roles."""
+        parts = self.parts if self.pairs else ("", *self.parts)
+        return {self.write(term, part): (term, part) for term in self.terms for part in parts}
+
+    def write(self, of: str, part: str) -> str:
+        before, between = ("-", "-") if self.pairs else ("/", ".")
+        return self.name + (before + of if of else "") + (between + part if part else "")
 
     def read(self, name: str) -> tuple[str, str] | None:
-        """The term and the part that a name of this kind has; None for a name of another kind."""
-        if self.single:
-            return ("", "") if name == self.name else None
-        before, joint = self.joints
-        start = self.name + before
-        if not name.startswith(start):
-            return None
-        of, found, part = name.removeprefix(start).partition(joint)
-        return (of, part) if self.admits(of, part) and bool(found) == bool(part) else None
+        """The role or term and the part that a name of this kind has; None for a name of another kind."""
+        if not self.of_roles:
+            return self._members.get(name)
+        role = name.removeprefix(f"{self.name}/")
+        return (role, "") if role != name and self.admits(role, "") else None
 
     def admits(self, of: str, part: str) -> bool:
         """Whether there is such a quantity. Which roles there are is not asked: models have more than the rules do."""
-        if part not in self.parts and (part or self._is_pair):
-            return False
-        if self.of_roles:
-            return of.isidentifier()
-        return of in (self.terms or ("",))
-
-    def write(self, of: str, part: str) -> str:
-        before, joint = self.joints
-        return self.name + (before + of if of else "") + (joint + part if part else "")
-
-    @property
-    def _is_pair(self) -> bool:
-        return self.joints[1] == "-"
-
-    def _labels(self) -> list[str]:
-        joint = self.joints[1]
-        if self._is_pair:
-            return [f"{term}{joint}{part}" for term in self.terms for part in self.parts]
-        return [f"{term}{end}" for end in ("", *(f"{joint}{part}" for part in self.parts)) for term in self.terms]
+        return of.isidentifier() and not part if self.of_roles else (of, part) in self._members.values()
 
 
 class Quantity(str):
-    """One quantity: its text is its name in files.
+    """One quantity. As a string it is its name in files.
 
-    >>> found = Quantity.named("backward/A4.1")
-    >>> found.kind is BACKWARD, found.of, found.part
+    >>> sent = Quantity.named("backward/A4.1")
+    >>> sent.kind is BACKWARD, sent.of, sent.part
     (True, 'A4', '1')
     """
 
@@ -157,13 +137,12 @@ class Quantity(str):
     part: str
 
     def __new__(cls, kind: Kind, of: str = "", part: str = "") -> Quantity:
+        name = kind.write(of, part)
         if not kind.admits(of, part):
-            raise ValueError(
-                f"{kind.write(of, part)!r} is not the name of a quantity: of this kind there is {kind.pattern}"
-            )
-        made = super().__new__(cls, kind.write(of, part))
-        made.kind, made.of, made.part = kind, of, part
-        return made
+            raise ValueError(f"{name!r} is not the name of a quantity: of this kind there is {kind.pattern}")
+        quantity = super().__new__(cls, name)
+        quantity.kind, quantity.of, quantity.part = kind, of, part
+        return quantity
 
     @classmethod
     def named(cls, name: str) -> Quantity:
@@ -208,38 +187,29 @@ def _kind(name: str) -> Kind:
 
 # -- what the layers were told -----------------------------------------------------------------------------------------
 
-WEIGHTS = Kind(
-    name="weights",
-    section=_TOLD,
-    meaning="The size of a layer's initial weights.",
-    accuses="the initial weights of {role}",
-)
+WEIGHTS = Kind("weights", _TOLD, "The size of a layer's initial weights.", accuses="the initial weights of {role}")
 RATE = Kind(
-    name="rate",
-    section=_TOLD,
-    meaning="The learning rate, as the weights show it: the size of Adam's update, or of SGD's over its gradients.",
+    "rate",
+    _TOLD,
+    "The learning rate, as the weights show it: the size of Adam's update, or of SGD's over its gradients.",
     accuses="the learning rate of {role}",
 )
 EPS = Kind(
-    name="eps",
-    section=_TOLD,
-    meaning="Adam's eps, as a gradient of the plain loss meets it.",
-    accuses="Adam's eps of {role}",
-    told=True,
+    "eps", _TOLD, "Adam's eps, as a gradient of the plain loss meets it.", accuses="Adam's eps of {role}", told=True
 )
 AGGREGATION = Kind(
-    name="aggregation",
-    section=_TOLD,
-    meaning="The factor on the sum over experts.",
-    single=True,
+    "aggregation",
+    _TOLD,
+    "The factor on the sum over experts.",
+    terms=_SINGLE,
     accuses="the aggregation factor",
     told=True,
 )
 EXPERT_DISTANCE = Kind(
-    name="experts/distance",
-    section=_TOLD,
-    meaning="How far an expert's weights are from the next one's: exactly zero for tied experts.",
-    single=True,
+    "experts/distance",
+    _TOLD,
+    "How far an expert's weights are from the next one's: exactly zero for tied experts.",
+    terms=_SINGLE,
     accuses="experts",
     always=True,
 )
@@ -247,24 +217,21 @@ EXPERT_DISTANCE = Kind(
 # -- updates, layer by layer -------------------------------------------------------------------------------------------
 
 EFFECTIVE = Kind(
-    name="effective",
-    section=_UPDATES,
-    meaning="What a layer's own update does to its output, ΔW x.",
-    title="effective updates",
+    "effective", _UPDATES, "What a layer's own update does to its output, ΔW x.", title="effective updates"
 )
 PROPAGATING = Kind(
-    name="propagating",
-    section=_UPDATES,
-    meaning="What the updates before a layer do to its output, through its initial weights, W₀ Δx.",
+    "propagating",
+    _UPDATES,
+    "What the updates before a layer do to its output, through its initial weights, W₀ Δx.",
     title="propagating updates",
 )
 
 # -- the sum over experts ----------------------------------------------------------------------------------------------
 
 AGGREGATE = Kind(
-    name="aggregate",
-    section=_AGGREGATE,
-    meaning=(
+    "aggregate",
+    _AGGREGATE,
+    (
         "The pieces of the sum over experts: of initial weights and features, of changed features, of changed weights, "
         "of both; `A21` and `A22` are the propagating sum, made upstream and made by the experts' first layer."
     ),
@@ -272,52 +239,31 @@ AGGREGATE = Kind(
     title="sum over experts",
 )
 FEATURE_CHANGE = Kind(
-    name="features/delta",
-    section=_AGGREGATE,
-    meaning="How far the features before the readout have moved.",
-    single=True,
+    "features/delta", _AGGREGATE, "How far the features before the readout have moved.", terms=_SINGLE
 )
-LOGIT_CHANGE = Kind(
-    name="router/delta",
-    section=_AGGREGATE,
-    meaning="How far the router's logits have moved.",
-    single=True,
-)
+LOGIT_CHANGE = Kind("router/delta", _AGGREGATE, "How far the router's logits have moved.", terms=_SINGLE)
 HIGHEST_SCORE = Kind(
-    name="router/highest",
-    section=_AGGREGATE,
-    meaning="The paper's router concentration: the highest score of a token, in the mean.",
-    single=True,
+    "router/highest",
+    _AGGREGATE,
+    "The paper's router concentration: the highest score of a token, in the mean.",
+    terms=_SINGLE,
     always=True,
 )
 LOWEST_SCORE = Kind(
-    name="router/lowest",
-    section=_AGGREGATE,
-    meaning="The paper's router concentration: the lowest score of a token, in the mean.",
-    single=True,
+    "router/lowest",
+    _AGGREGATE,
+    "The paper's router concentration: the lowest score of a token, in the mean.",
+    terms=_SINGLE,
     always=True,
 )
 LARGEST_LOAD = Kind(
-    name="router/load",
-    section=_AGGREGATE,
-    meaning="The largest load of an expert over the mean load.",
-    single=True,
-    always=True,
+    "router/load", _AGGREGATE, "The largest load of an expert over the mean load.", terms=_SINGLE, always=True
 )
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
-GRADIENT = Kind(
-    name="gradient",
-    section=_GRADIENTS,
-    meaning="The size of a layer's gradient.",
-    title="gradients",
-)
-FAITHFULNESS = Kind(
-    name="faithfulness",
-    section=_GRADIENTS,
-    meaning="Adam's eps over the gradient.",
-)
+GRADIENT = Kind("gradient", _GRADIENTS, "The size of a layer's gradient.", title="gradients")
+FAITHFULNESS = Kind("faithfulness", _GRADIENTS, "Adam's eps over the gradient.")
 
 # -- backward ----------------------------------------------------------------------------------------------------------
 
@@ -326,9 +272,9 @@ BY_START, BY_UPDATE = "1", "2"
 INIT, UPDATED = "init", "update"
 
 BACKWARD = Kind(
-    name="backward",
-    section=_BACKWARD,
-    meaning=(
+    "backward",
+    _BACKWARD,
+    (
         "The pieces of the sum that comes back to the experts' input: of both initial weights, of the second layer's "
         "update, of the first's, of both; `.1` is what the readout's initial weights sent, `.2` what its update sent."
     ),
@@ -337,91 +283,60 @@ BACKWARD = Kind(
     title="backward terms",
 )
 TO_HIDDEN = Kind(
-    name="backward/h2",
-    section=_BACKWARD,
-    meaning="What comes back to the experts' hidden units: by which part of the experts, of the readout.",
+    "backward/h2",
+    _BACKWARD,
+    "What comes back to the experts' hidden units: by which part of the experts, of the readout.",
     terms=(INIT, UPDATED),
     parts=(INIT, UPDATED),
-    joints=("-", "-"),
+    pairs=True,
     title="backward terms",
 )
 TO_GATES = Kind(
-    name="backward/phi",
-    section=_BACKWARD,
-    meaning="What comes back to the gates: by which part of the experts, of the readout.",
+    "backward/phi",
+    _BACKWARD,
+    "What comes back to the gates: by which part of the experts, of the readout.",
     terms=(INIT, UPDATED),
     parts=(INIT, UPDATED),
-    joints=("-", "-"),
+    pairs=True,
     title="backward terms",
 )
 THROUGH_ROUTER = Kind(
-    name="backward/router",
-    section=_BACKWARD,
-    meaning="What comes back through the router: by which part of the router, of the experts.",
+    "backward/router",
+    _BACKWARD,
+    "What comes back through the router: by which part of the router, of the experts.",
     terms=(INIT, UPDATED),
     parts=(INIT, UPDATED),
-    joints=("-", "-"),
+    pairs=True,
     title="backward terms",
 )
 BACKWARD_PROPAGATING = Kind(
-    name="backward/propagating",
-    section=_BACKWARD,
-    meaning="What comes back through a layer's initial weights, W₀ᵀ δ.",
+    "backward/propagating", _BACKWARD, "What comes back through a layer's initial weights, W₀ᵀ δ."
 )
-BACKWARD_EFFECTIVE = Kind(
-    name="backward/effective",
-    section=_BACKWARD,
-    meaning="What comes back through a layer's own update, ΔWᵀ δ.",
-)
+BACKWARD_EFFECTIVE = Kind("backward/effective", _BACKWARD, "What comes back through a layer's own update, ΔWᵀ δ.")
 
 # -- activations -------------------------------------------------------------------------------------------------------
 
-ACTIVATION = Kind(
-    name="activation",
-    section=_ACTIVATIONS,
-    meaning="The size of a layer's output, or of the sum over experts (`aggregate`).",
-)
+ACTIVATION = Kind("activation", _ACTIVATIONS, "The size of a layer's output, or of the sum over experts (`aggregate`).")
 
 # -- details -----------------------------------------------------------------------------------------------------------
 
 NORMALISED = Kind(
-    name="normalised",
-    section=_DETAILS,
-    meaning="The effective update over the size of the layer's input.",
+    "normalised",
+    _DETAILS,
+    "The effective update over the size of the layer's input.",
     title="effective updates, input normalised",
 )
-ALIGNMENT_P = Kind(
-    name="alignment/p",
-    section=_DETAILS,
-    meaning="The effective update over the sizes of its factors.",
-)
-ALIGNMENT_Q = Kind(
-    name="alignment/q",
-    section=_DETAILS,
-    meaning="The propagating update over the sizes of its factors.",
-)
-INPUT = Kind(name="input", section=_DETAILS, meaning="The size of a layer's input.")
-INPUT_CHANGE = Kind(name="input-change", section=_DETAILS, meaning="How far a layer's input has moved.")
-CHANGE = Kind(
-    name="change",
-    section=_DETAILS,
-    meaning="How far a layer's output, or the sum over experts (`aggregate`), has moved.",
-)
-UPDATE = Kind(name="update", section=_DETAILS, meaning="How far a layer's weights have moved.")
-GRADIENT_SUM = Kind(
-    name="gradient-sum",
-    section=_DETAILS,
-    meaning="The sum of the sizes of the gradients that a layer was trained on.",
-)
+ALIGNMENT_P = Kind("alignment/p", _DETAILS, "The effective update over the sizes of its factors.")
+ALIGNMENT_Q = Kind("alignment/q", _DETAILS, "The propagating update over the sizes of its factors.")
+INPUT = Kind("input", _DETAILS, "The size of a layer's input.")
+INPUT_CHANGE = Kind("input-change", _DETAILS, "How far a layer's input has moved.")
+CHANGE = Kind("change", _DETAILS, "How far a layer's output, or the sum over experts (`aggregate`), has moved.")
+UPDATE = Kind("update", _DETAILS, "How far a layer's weights have moved.")
+GRADIENT_SUM = Kind("gradient-sum", _DETAILS, "The sum of the sizes of the gradients that a layer was trained on.")
 
-LOSS = Kind(
-    name="loss",
-    section=_NOWHERE,
-    meaning="The training loss before each update; it has no exponent and no verdict.",
-    single=True,
-)
+LOSS = Kind("loss", _NOWHERE, "The training loss before each update; it has no exponent and no verdict.", terms=_SINGLE)
 
-KINDS: tuple[Kind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Kind))
+KINDS: tuple[Kind, ...] = tuple(kind for kind in list(globals().values()) if isinstance(kind, Kind))
 
 # The settings that a miss accuses, the likeliest culprit first: an eps that dominates shrinks Adam's updates, and looks
 # like a small learning rate.
@@ -432,11 +347,12 @@ WAY_BACK = (BACKWARD, TO_HIDDEN, TO_GATES, THROUGH_ROUTER, BACKWARD_PROPAGATING,
 
 def sections(*, details: bool = False) -> Mapping[str, tuple[str, ...]]:
     """The families of kinds that stand under each heading, in the order in which one reads them."""
-    found: dict[str, dict[str, None]] = {}
+    hidden = (_NOWHERE,) if details else (_NOWHERE, _DETAILS)
+    families: dict[str, dict[str, None]] = {}
     for kind in KINDS:
-        if kind.section != _NOWHERE and (details or not kind.is_detail):
-            found.setdefault(kind.section, {})[kind.family] = None
-    return {section: tuple(families) for section, families in found.items()}
+        if kind.section not in hidden:
+            families.setdefault(kind.section, {})[kind.family] = None
+    return {section: tuple(names) for section, names in families.items()}
 
 
 def glossary() -> list[str]:
