@@ -1,6 +1,7 @@
 """Sizes of tensors for R replicas at once, and of what one linear map does.
 
-Every tensor here has a leading axis of replicas, and every size is [R]. A linear map h = W x is held against its start:
+Every tensor here has a leading axis of replicas, and every size is [R]. A linear map h = W x is compared with its
+start:
 
     ΔW x_t     effective: felt by this layer's input, made by this layer's update
     W_0 Δx     propagating: made upstream, passed on by the initial weights
@@ -39,19 +40,15 @@ def rms(x: Tensor) -> Tensor:
     >>> rms(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([3.5355, 0.0000], dtype=torch.float64)
     """
-    rows = x.flatten(1)
-    norm = torch.linalg.vector_norm
-    size: Tensor = norm(rows, dim=1, dtype=None if _is_plain(rows) else torch.float64).double()
+    rows, norm = x.flatten(1), torch.linalg.vector_norm
+    # On a GPU float64 costs nothing, since reading the numbers takes longer.
+    as_it_is = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+    size: Tensor = norm(rows, dim=1, dtype=None if as_it_is else torch.float64).double()
     if x.device.type == "cpu" and rows.dtype == torch.float32 and bool((size < _SMALL).any()):
-        # Squares that float32 cannot hold, or zero indeed.
+        # The squares may be too small for float32, or the size is indeed zero.
         size = norm(rows, dim=1, dtype=torch.float64)
     mean: Tensor = size / rows.shape[1] ** 0.5
     return mean
-
-
-def _is_plain(x: Tensor) -> bool:
-    """Whether a sum of squares may be taken as it is: on a GPU float64 costs nothing, the numbers being read anyway."""
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
 
 
 def rms_of_products(rows: Tensor, columns: Tensor) -> Tensor:
@@ -68,7 +65,7 @@ def rms_of_products(rows: Tensor, columns: Tensor) -> Tensor:
     T, a, b = rows.shape[-2], rows.shape[-1], columns.shape[-1]
     if a * b <= T * (a + b):
         return rms(rows.mT @ columns)
-    # The sum of squares of a product of two factors is that of the tokens' inner products on both sides.
+    # The sum of squares of a product is the sum, over pairs of tokens, of their inner products on both sides.
     squares = ((rows @ rows.mT).double() * (columns @ columns.mT).double()).flatten(1).sum(1)
     layers = rows[0].numel() // (T * a)
     return (squares.clamp_min(0) / (layers * a * b)).sqrt()
@@ -81,7 +78,7 @@ def total(parts: Iterable[Tensor]) -> Tensor:
 
 
 class Pool:
-    """Sizes by name; those of one name (the layers of one role) are pooled as a root mean square."""
+    """Sizes by name. Those of one name, such as the layers of one role, are pooled as a root mean square."""
 
     def __init__(self) -> None:
         self._squares: dict[str, list[Tensor]] = {}
@@ -94,7 +91,7 @@ class Pool:
             self.add(name, size)
 
     def sizes(self) -> Sizes:
-        return {name: torch.stack(each).mean(0).sqrt() for name, each in self._squares.items()}
+        return {name: torch.stack(squares).mean(0).sqrt() for name, squares in self._squares.items()}
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,8 @@ def layer_sizes(role: str, start: Layer, now: Layer, back: Tensor | None) -> Siz
     sizes: Sizes = {
         EFFECTIVE(role): rms(now.x @ update.mT),
         PROPAGATING(role): rms(change @ start.weight.mT),
-        **weight_sizes(role, start.weight, update),
+        WEIGHTS(role): rms(start.weight),
+        UPDATE(role): rms(update),
         INPUT(role): rms(now.x),
         INPUT_CHANGE(role): rms(change),
     }
@@ -121,7 +119,3 @@ def layer_sizes(role: str, start: Layer, now: Layer, back: Tensor | None) -> Siz
         # A batch's loss is the mean over its tokens.
         sizes[GRADIENT(role)] = rms_of_products(back, now.x) / back.shape[-2]
     return sizes
-
-
-def weight_sizes(role: str, start: Tensor, update: Tensor) -> Sizes:
-    return {WEIGHTS(role): rms(start), UPDATE(role): rms(update)}

@@ -33,49 +33,47 @@ class MLPProbe:
         targets: Tensor,
     ) -> None:
         self._config, self._multipliers, self._x = config, multipliers, x
-        self._start = {name: each.detach().clone() for name, each in parameters.items()}
+        self._start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         # Gates that are shares of one are of order 1/K. The paper's are of order 1, under a factor 1/K.
         self._share = 1 if config.gate_kind == "sigmoid" else config.shape.active
-        self._splits = bool(self._start["readout"].any())  # otherwise all is sent by the readout's update
+        self._splits = bool(self._start["readout"].any())  # otherwise the readout's update sends everything
         replicas, grouped = len(self._start["readout"]), x.dim() > 2
         self._inputs, self._targets = (
-            each.repeat_interleave(replicas // len(each), 0) if grouped else each.expand(replicas, *each.shape)
-            for each in (x, targets)
+            batch.repeat_interleave(replicas // len(batch), 0) if grouped else batch.expand(replicas, *batch.shape)
+            for batch in (x, targets)
         )
         with torch.no_grad():
             self._acts = mlp.forward(self._start, x, config, multipliers)
 
     def __call__(self, parameters: mlp.Parameters) -> Sizes:
         """Every size by name, [R], float64."""
-        now = {name: each.detach() for name, each in parameters.items()}
+        now = {name: parameter.detach() for name, parameter in parameters.items()}
         with torch.enable_grad():
             acts = mlp.forward(now, self._x.detach().requires_grad_(), self._config, self._multipliers)
             backs = self._backward(acts, now)
-        acts = {name: each.detach() for name, each in acts.items()}
+        acts = {name: activation.detach() for name, activation in acts.items()}
         with torch.no_grad():
             return self._sizes(now, acts, backs)
 
     def _sizes(self, now: mlp.Parameters, acts: mlp.Activations, backs: Mapping[str, Mapping[str, Tensor]]) -> Sizes:
         pool = Pool()
-        inputs = self._inputs
-        pool.add_all(self._layer("embedding", "embedding", now, inputs, inputs, total(backs["embedding"].values())))
+
+        def add_layer(role: str, name: str, before: Tensor, after: Tensor, back: Tensor) -> None:
+            pool.add_all(layer_sizes(role, Layer(self._start[name], before), Layer(now[name], after), back))
+
+        add_layer("embedding", "embedding", self._inputs, self._inputs, total(backs["embedding"].values()))
         before, after = self._acts["features"], acts["features"]
         for block in range(self._config.blocks):
             name = f"blocks.{block}."
             pool.add_all(self._moe(name, now, acts, before, after, backs[f"{name}aggregate"]))
-            pool.add_all(
-                self._layer("router", f"{name}router", now, before, after, total(backs[f"{name}router"].values()))
-            )
+            add_layer("router", f"{name}router", before, after, total(backs[f"{name}router"].values()))
             before, after = self._acts[f"{name}output"], acts[f"{name}output"]
-        pool.add_all(self._layer("readout", "readout", now, before, after, backs["readout"]["output"]))
+        add_layer("readout", "readout", before, after, backs["readout"]["output"])
         pool.add(FEATURE_CHANGE(), rms(after - before))
         for role, name in (("embedding", "features"), ("readout", "readout")):
             pool.add(ACTIVATION(role), rms(acts[name]))
             pool.add(CHANGE(role), rms(acts[name] - self._acts[name]))
         return pool.sizes()
-
-    def _layer(self, role: str, name: str, now: mlp.Parameters, before: Tensor, after: Tensor, back: Tensor) -> Sizes:
-        return layer_sizes(role, Layer(self._start[name], before), Layer(now[name], after), back)
 
     def _moe(
         self,
@@ -91,13 +89,13 @@ class MLPProbe:
         logits, logits_0 = acts[f"{name}router"], self._acts[f"{name}router"]
         aggregate, aggregate_0 = acts[f"{name}aggregate"], self._acts[f"{name}aggregate"]
         return {
-            **moe_sizes(first, last, self._hidden, backs, lambda back: self._through_gate(logits, back)),
+            **moe_sizes(first, last, self._hidden, backs, lambda back: self._through_gates(logits, back)),
             ACTIVATION("router"): rms(logits),
             LOGIT_CHANGE(): rms(logits - logits_0),
             ACTIVATION("aggregate"): rms(aggregate),
             CHANGE("aggregate"): rms(aggregate - aggregate_0),
             **distance_between_experts(last.weights),
-            **routing_sizes([mlp.routing(each, self._config) for each in logits]),
+            **routing_sizes([mlp.routing(replica, self._config) for replica in logits]),
         }
 
     def _moment(self, name: str, parameters: mlp.Parameters, acts: mlp.Activations, x: Tensor) -> ExpertLayer:
@@ -113,13 +111,16 @@ class MLPProbe:
     def _hidden(self, pre: Tensor) -> Tensor:
         return hidden_units(pre, self._config.activation, gated=False)
 
-    def _through_gate(self, logits: Tensor, back: Tensor) -> Tensor:
+    def _through_gates(self, logits: Tensor, back: Tensor) -> Tensor:
         with torch.enable_grad():
             leaf = logits.detach().requires_grad_()
             return torch.autograd.grad(mlp.gates(leaf, self._config) * self._share, leaf, back)[0]
 
     def _backward(self, acts: mlp.Activations, now: mlp.Parameters) -> dict[str, dict[str, Tensor]]:
-        """What comes back to every layer's output, by what the readout's parts sent; to the readout's, ``output``."""
+        """What comes back to every layer's output, by the part of the readout that sent it.
+
+        To the readout's own output it comes back from the loss: that part is called ``output``.
+        """
         outputs = acts["readout"].detach().requires_grad_()
         losses = mlp.loss(outputs, self._targets, self._config.loss)
         tokens = outputs.shape[-2]
@@ -128,10 +129,10 @@ class MLPProbe:
         parts = {"init": start, "update": now["readout"] - start} if self._splits else {"update": now["readout"]}
         blocks = range(self._config.blocks)
         names = ["embedding", *(f"blocks.{b}.{what}" for b in blocks for what in ("aggregate", "router"))]
-        found: dict[str, dict[str, Tensor]] = {name: {} for name in names} | {"readout": {"output": at_output}}
+        backs: dict[str, dict[str, Tensor]] = {name: {} for name in names} | {"readout": {"output": at_output}}
         last = acts[f"blocks.{self._config.blocks - 1}.output"]
         for sent, weight in parts.items():
             grads = torch.autograd.grad(last, [acts[name] for name in names], at_output @ weight, retain_graph=True)
             for name, grad in zip(names, grads, strict=True):
-                found[name][sent] = grad
-        return found
+                backs[name][sent] = grad
+        return backs

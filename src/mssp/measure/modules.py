@@ -40,7 +40,7 @@ from mssp.planning.rules import BIASES, GAINS
 
 Loss = Callable[[nn.Module, Any], Tensor | None]
 Described = list[tuple[ParamInfo, nn.Parameter]]
-# Which parameters have by themselves, whether or not what they compute is known here.
+# Sizes that every parameter has, whether or not it is known here what it computes with.
 _OF_PARAMETERS = (WEIGHTS, UPDATE, GRADIENT)
 
 
@@ -85,15 +85,14 @@ class ModuleProbe:
         self._model, self._batch, self._loss = unwrapped(model), batch, loss or own_loss
         self._described = described_parameters(model, claims)
         check_whole(self._described)
-        self._moes = list(moe_layers(self._model))
-        self._maps = list(_linear_maps(self._model, self._described, {moe.router for moe in self._moes}))
-        self._lookups = list(_lookups(self._model, self._described))
         trained = [parameter for _, parameter in self._described]
         if not trained:
             raise ValueError("the model has no trainable parameters to measure")
         self._device = trained[0].device
+        self._moes = list(moe_layers(self._model))
+        self._maps, self._lookups = _layers(self._model, self._described, {moe.router for moe in self._moes})
         parts = [part for moe in self._moes for part in (moe.router, moe.experts)]
-        held = [*trained, *(each for part in parts for each in part.parameters())]
+        held = [*trained, *(parameter for part in parts for parameter in part.parameters())]
         self._start: dict[Tensor, Tensor] = {parameter: wide_copy(parameter) for parameter in held}
         self._readout = self._splitting_readout()
         routers = {module for module in self._model.modules() if isinstance(module, Router)}
@@ -104,9 +103,9 @@ class ModuleProbe:
 
     def _splitting_readout(self) -> nn.Module | None:
         """The one readout whose initial weights and update both send something back."""
-        found = [each for each in self._maps if each.role == "readout"]
-        alone = len(found) == 1 and not found[0].tied and bool(self._start[found[0].weight].any())
-        return found[0].module if alone else None
+        readouts = [linear for linear in self._maps if linear.role == "readout"]
+        splits = len(readouts) == 1 and not readouts[0].tied and bool(self._start[readouts[0].weight].any())
+        return readouts[0].module if splits else None
 
     def __call__(self) -> Sizes:
         """Every size by name, [1], float64."""
@@ -122,53 +121,53 @@ class ModuleProbe:
                 return self._sizes(passed, gradients), None if loss is None else loss.detach()
 
     def _hooked(self) -> set[nn.Module]:
-        return {each.module for each in self._maps} | {module for _, module in self._lookups} | self._whole
+        return {linear.module for linear in self._maps} | {module for _, module in self._lookups} | self._whole
 
     def _backward(self, loss: Tensor, passed: Mapping[nn.Module, Passage]) -> _Gradients:
         if loss.numel() != 1 or not loss.requires_grad:
             raise ValueError(f"a loss is one number that depends on the parameters, got {tuple(loss.shape)}")
-        sources = {module: each for module, each in passed.items() if each.out_of}
+        sources = {module: passage for module, passage in passed.items() if passage.out_of}
         parameters = [parameter for _, parameter in self._described if parameter.requires_grad]  # still
-        edges = [edge for each in sources.values() for edge in each.out_of] + [get_gradient_edge(p) for p in parameters]
-        found = torch.autograd.grad(loss, edges, torch.ones_like(loss), retain_graph=True, allow_unused=True)
-        rest = iter(found)
+        edges = [edge for passage in sources.values() for edge in passage.out_of]
+        edges += [get_gradient_edge(parameter) for parameter in parameters]
+        rest = iter(torch.autograd.grad(loss, edges, torch.ones_like(loss), retain_graph=True, allow_unused=True))
         # Of a token's own loss, not of its share in the mean.
         tokens = self._tokens(passed)
-        backs = {module: each.back([next(rest) for _ in each.out_of]) * tokens for module, each in sources.items()}
+        backs = {
+            module: source.back([next(rest) for _ in source.out_of]) * tokens for module, source in sources.items()
+        }
         return _Gradients(dict(zip(parameters, rest, strict=True)), backs, self._sent_by_readout(passed, backs))
 
     def _tokens(self, passed: Mapping[nn.Module, Passage]) -> int:
-        """Over how many tokens the loss is a mean: the readout's. An expert sees fewer, layers before pooling more."""
-        at_readout = [
-            passed[each.module].tokens for each in self._maps if each.role == "readout" and each.module in passed
-        ]
-        return max(at_readout or [each.tokens for each in passed.values()], default=1)
+        """The number of tokens in the loss's mean: the readout's. An expert sees fewer, layers before pooling more."""
+        readouts = [linear.module for linear in self._maps if linear.role == "readout" and linear.module in passed]
+        return max((passed[module].tokens for module in readouts or passed), default=1)
 
     def _sent_by_readout(
         self, passed: Mapping[nn.Module, Passage], backs: Mapping[nn.Module, Tensor]
     ) -> dict[nn.Module, dict[str, Tensor]]:
-        """What comes back to every MoE layer's sum, by the part of the readout that sent it."""
+        """What comes back to the sum over experts of every MoE layer, by the part of the readout that sent it."""
         layers = [moe.experts for moe in self._moes if moe.experts in backs]
         readout = self._readout
         if readout is None or readout not in passed or not passed[readout].into or not layers:
             return {layer: {"update": backs[layer]} for layer in layers}
         matrix = readout.get_parameter("weight")
         start = self._start[matrix]
-        found: dict[nn.Module, dict[str, Tensor]] = {layer: {} for layer in layers}
+        parts: dict[nn.Module, dict[str, Tensor]] = {layer: {} for layer in layers}
         for sent, weight in (("init", start), ("update", wide_copy(matrix) - start)):
             back = passed[readout].by_call(backs[readout] @ weight)
             edges = [edge for layer in layers for edge in passed[layer].out_of]
             rest = iter(torch.autograd.grad(passed[readout].into, edges, back, retain_graph=True, allow_unused=True))
             for layer in layers:
-                found[layer][sent] = passed[layer].back([next(rest) for _ in passed[layer].out_of])
-        return found
+                parts[layer][sent] = passed[layer].back([next(rest) for _ in passed[layer].out_of])
+        return parts
 
     def _sizes(self, passed: Mapping[nn.Module, Passage], gradients: _Gradients | None) -> Sizes:
         pool = Pool()
         backs, parts = ({}, {}) if gradients is None else (gradients.backs, gradients.parts)
-        for each in self._maps:
-            if each.module in passed:
-                self._add(pool, self._map_sizes(each, passed[each.module], backs.get(each.module)))
+        for linear in self._maps:
+            if linear.module in passed:
+                self._add(pool, self._map_sizes(linear, passed[linear.module], backs.get(linear.module)))
         for role, module in self._lookups:
             if module in passed:
                 self._add(pool, self._lookup_sizes(role, module, passed[module]))
@@ -224,7 +223,7 @@ class ModuleProbe:
         }
 
     def _routings(self, passed: Mapping[nn.Module, Passage]) -> Iterator[list[Routing]]:
-        """Where tokens went, for every router: of a MoE layer, or on its own."""
+        """Where tokens went, for every router, whether it is in a MoE layer or on its own."""
         of_layers = {moe.router: moe for moe in self._moes}
         for module, passage in passed.items():
             if module in of_layers:
@@ -248,7 +247,7 @@ class ModuleProbe:
 
 
 class Entries:
-    """Root mean squares over all entries of several tensors, by name: a large tensor counts for more than a small one.
+    """Root mean squares over all entries of several tensors, by name; large tensors weigh more than small ones.
 
     >>> entries = Entries()
     >>> entries.add("bias", torch.zeros(3))
@@ -265,7 +264,7 @@ class Entries:
         self.add_size(name, rms(x.detach().unsqueeze(0)).to(self._device), x.numel())
 
     def add_size(self, name: str, size: Tensor | float, entries: int) -> None:
-        """So many entries whose root mean square is known."""
+        """Add entries of which only the number and the root mean square are known."""
         squares = torch.as_tensor(size, dtype=torch.float64, device=self._device).reshape(1).square() * entries
         total, count = self._sums.get(name, (torch.zeros_like(squares), 0))
         self._sums[name] = (total + squares, count + entries)
@@ -281,7 +280,7 @@ def check_whole(described: Described) -> None:
 
 
 def own_loss(model: nn.Module, batch: Any) -> Tensor | None:
-    """Call a model on a batch; the loss that its output holds, as our GPT's and Hugging Face's do, if it holds one."""
+    """The loss that a model's output on a batch holds, as our GPT's and Hugging Face's do; None where it holds none."""
     if isinstance(batch, Call):
         output = model(*batch.args, **batch.kwargs)
     elif isinstance(batch, Mapping):
@@ -305,30 +304,27 @@ class _LinearMap:
 
 @dataclass(frozen=True)
 class _Gradients:
-    """Of the mean loss by every parameter; of a token's own loss at the outputs of modules, for MoE layers in parts."""
+    """Gradients of the mean loss by the parameters, and of a token's own loss at the outputs of modules (``backs``).
+
+    ``parts`` has the latter for each MoE layer, by the part of the readout that sent it.
+    """
 
     parameters: Mapping[Tensor, Tensor | None]
     backs: Mapping[nn.Module, Tensor]
     parts: Mapping[nn.Module, Mapping[str, Tensor]]
 
 
-def _owned(model: nn.Module, described: Described) -> Iterator[tuple[ParamInfo, nn.Module]]:
-    """Each parameter that is some module's ``weight``, with that module; a tied one comes with several."""
-    infos = {parameter: info for info, parameter in described}
+def _layers(
+    model: nn.Module, described: Described, routers: Collection[nn.Module]
+) -> tuple[list[_LinearMap], list[tuple[str, nn.Embedding]]]:
+    """The modules that multiply by a described ``weight``, and those that look rows of one up; a tied one does both."""
+    infos: dict[nn.Parameter | None, ParamInfo] = {parameter: info for info, parameter in described}
+    maps, lookups = [], []
     for module in model.modules():
-        weight = module._parameters.get("weight")
-        if weight is not None and weight in infos:
-            yield infos[weight], module
-
-
-def _linear_maps(model: nn.Module, described: Described, routers: Collection[nn.Module]) -> Iterator[_LinearMap]:
-    for info, module in _owned(model, described):
-        if isinstance(module, nn.Linear | Router) or module in routers:
+        info = infos.get(module._parameters.get("weight"))
+        if info is not None and isinstance(module, nn.Embedding):
+            lookups.append((info.role, module))
+        elif info is not None and (isinstance(module, nn.Linear | Router) or module in routers):
             # A tied matrix is described as the embedding it also is.
-            yield _LinearMap("readout" if info.tied_readout else info.role, module, info.tied_readout)
-
-
-def _lookups(model: nn.Module, described: Described) -> Iterator[tuple[str, nn.Embedding]]:
-    for info, module in _owned(model, described):
-        if isinstance(module, nn.Embedding):
-            yield info.role, module
+            maps.append(_LinearMap("readout" if info.tied_readout else info.role, module, info.tied_readout))
+    return maps, lookups

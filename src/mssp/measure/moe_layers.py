@@ -1,4 +1,4 @@
-"""The MoE layers of a model as a probe sees them: our own, and those of models that keep their experts in stacks.
+"""The MoE layers of a model, as a probe sees them: our own, and those of models that keep their experts in stacks.
 
 Shapes: T tokens, M experts, K active; one replica, so the leading axis R of this package is 1.
 """

@@ -18,7 +18,7 @@ M x tokens x width, never exist.
 
 Shapes: R replicas, T tokens, N width, M experts (m of them at a time), E expert width, F rows of w_in (2E if gated).
 
-Beside the terms stands how a layer's tokens spread over its experts, as sizes that can be followed over training.
+The file also measures how the tokens of a layer spread over its experts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from mssp.nn.router import Routing
 
 Hidden = Callable[[Tensor], Tensor]
 FORWARD = ("init", "A21", "A22", "effective", "cross")
-_SENT = (INIT, UPDATED)  # by W4_0, by ΔW4; where there is but one part, it is the update's
+_SENT = (INIT, UPDATED)  # by W4_0, by ΔW4; a single part is the update's
 _LARGEST = 2**22  # numbers in one tensor of a few experts' outputs
 
 
@@ -104,16 +104,16 @@ class ExpertTerms:
 
 
 def expert_terms(start: ExpertLayer, now: ExpertLayer, hidden: Hidden, backs: Sequence[Tensor]) -> ExpertTerms:
-    """The terms of one layer; ``backs`` are the parts of δ, [R, T, N] each (none for the forward pass alone).
+    """The terms of one layer. ``backs`` are the parts of δ, [R, T, N] each; there are none for the forward pass alone.
 
     A bias of the experts' second layer counts with its weights: b_0 with W3_0, Δb with ΔW3.
     """
     sums = _Sums(now.x, len(backs))
     gates = now.gates * now.aggregation
-    for part in _parts(now):
-        few = _Few(start, now, gates, hidden, part)
-        few.forward(sums)
-        few.backward(sums, backs)
+    for chosen in _batches(now):
+        batch = _ExpertBatch(start, now, gates, hidden, chosen)
+        batch.forward(sums)
+        batch.backward(sums, backs)
     to_gates = [(torch.cat(initial, -1), torch.cat(update, -1)) for initial, update in sums.to_gates]
     b_0, b = start.weights.b_out, now.weights.b_out
     if b_0 is not None and b is not None:
@@ -150,19 +150,15 @@ def moe_sizes(
         return sizes
     part_of = {INIT: BY_START, UPDATED: BY_UPDATE}
     for name in BACKWARD.terms:
-        parts = dict(zip(backs, (each[name] for each in terms.backward), strict=True))
+        parts = dict(zip(backs, (by_term[name] for by_term in terms.backward), strict=True))
         sizes[BACKWARD(name)] = rms(total(parts.values()))
         sizes |= {BACKWARD(name, part_of[sent]): rms(part) for sent, part in parts.items()}
     for sent, (initial, update) in zip(backs, terms.to_gates, strict=True):
         sizes |= {TO_GATES(INIT, sent): rms(initial), TO_GATES(UPDATED, sent): rms(update)}
-    through = {
-        INIT: through_gate(total([initial for initial, _ in terms.to_gates])),
-        UPDATED: through_gate(total([update for _, update in terms.to_gates])),
-    }
-    change = now.router - start.router
-    for expert, back in through.items():
-        sizes |= {THROUGH_ROUTER(INIT, expert): rms(back @ start.router)}
-        sizes |= {THROUGH_ROUTER(UPDATED, expert): rms(back @ change)}
+    for expert, to_gates in zip((INIT, UPDATED), zip(*terms.to_gates, strict=True), strict=True):
+        back = through_gate(total(to_gates))
+        sizes[THROUGH_ROUTER(INIT, expert)] = rms(back @ start.router)
+        sizes[THROUGH_ROUTER(UPDATED, expert)] = rms(back @ (now.router - start.router))
     return sizes
 
 
@@ -173,12 +169,12 @@ def distance_between_experts(weights: ExpertWeights) -> Sizes:
     """
     if weights.experts == 1:
         return {}
-    squares = [rms(each[:, 1:] - each[:, :-1]).square() for each in (weights.w_in, weights.w_out)]
+    squares = [rms(stack[:, 1:] - stack[:, :-1]).square() for stack in (weights.w_in, weights.w_out)]
     return {EXPERT_DISTANCE(): (total(squares) / 2).sqrt()}
 
 
 class _Sums:
-    """What accumulates over experts: sums of terms, and sums of squares of what is measured per expert."""
+    """Sums over experts: of the terms, and of the squares of what is measured expert by expert."""
 
     def __init__(self, x: Tensor, parts: int) -> None:
         zeros = torch.zeros_like(x)
@@ -188,28 +184,28 @@ class _Sums:
         self._squares: dict[str, Tensor] = {}
 
     def count(self, name: str, size: Tensor, share: float) -> None:
-        """Count in the size that a share of the experts has."""
+        """Add the size that a share of the experts has."""
         self._squares[name] = self._squares.get(name, torch.zeros(())) + size.square() * share
 
     def sizes(self) -> Sizes:
         return {name: squares.sqrt() for name, squares in self._squares.items()}
 
 
-class _Few:
+class _ExpertBatch:
     """A few experts of a layer, as a batch of matrices."""
 
-    def __init__(self, start: ExpertLayer, now: ExpertLayer, gates: Tensor, hidden: Hidden, part: slice) -> None:
+    def __init__(self, start: ExpertLayer, now: ExpertLayer, gates: Tensor, hidden: Hidden, chosen: slice) -> None:
         self.start, self.now, self._hidden = start, now, hidden
         self.gated = now.weights.gated
-        self.in_0, self.out_0 = start.weights.w_in[:, part], start.weights.w_out[:, part]
-        self.out = now.weights.w_out[:, part]
-        self.d_in, self.d_out = now.weights.w_in[:, part] - self.in_0, self.out - self.out_0
+        self.in_0, self.out_0 = start.weights.w_in[:, chosen], start.weights.w_out[:, chosen]
+        self.out = now.weights.w_out[:, chosen]
+        self.d_in, self.d_out = now.weights.w_in[:, chosen] - self.in_0, self.out - self.out_0
         # Experts before tokens: [R, m, T, ...].
-        self.gates = gates[..., part].transpose(1, 2).unsqueeze(-1)
-        self.pre_0 = start.pre[..., part, :].transpose(1, 2)
-        self.pre = now.pre[..., part, :].transpose(1, 2)
+        self.gates = gates[..., chosen].transpose(1, 2).unsqueeze(-1)
+        self.pre_0 = start.pre[..., chosen, :].transpose(1, 2)
+        self.pre = now.pre[..., chosen, :].transpose(1, 2)
         b_out = now.weights.b_out
-        self.bias = 0.0 if b_out is None else b_out[:, part].unsqueeze(2)
+        self.bias = 0.0 if b_out is None else b_out[:, chosen].unsqueeze(2)
         self.experts = self.in_0.shape[1]
         self.share = self.experts / now.gates.shape[-1]
 
@@ -218,7 +214,7 @@ class _Few:
         by_input, by_weights = self._into_experts(now.x - start.x, self.in_0), self._into_experts(now.x, self.d_in)
         before, between = self._hidden(self.pre_0), self._hidden(self.pre_0 + by_input)
         self.hidden = self._hidden(self.pre)
-        # All that passes through one matrix, at once: it is read once.
+        # Everything that passes through one matrix passes at once, so that the matrix is read once.
         initial = [before, between - before, self.hidden - between]
         later = [before, self.hidden - before]
         sent = [*self._summed(initial, self.out_0), *self._summed(later, self.d_out)]
@@ -252,13 +248,13 @@ class _Few:
         through_0 = [self._into_experts(back, self.out_0) for back in backs]
         through_d = [self._into_experts(back, self.d_out) for back in backs]
         to_pre = []
-        for k, (by_0, by_d) in enumerate(zip(through_0, through_d, strict=True)):
-            sums.to_gates[k][0].append((by_0 * self.hidden).sum(-1).transpose(1, 2))
-            sums.to_gates[k][1].append((by_d * self.hidden).sum(-1).transpose(1, 2))
-            both = [self._to_pre(self.gates * by_0, slopes), self._to_pre(self.gates * by_d, slopes)]
+        for part, (by_0, by_d) in enumerate(zip(through_0, through_d, strict=True)):
+            for to_gates, by in zip(sums.to_gates[part], (by_0, by_d), strict=True):
+                to_gates.append((by * self.hidden).sum(-1).transpose(1, 2))
+            both = [self._to_pre(self.gates * by, slopes) for by in (by_0, by_d)]
             terms = [*self._summed(both, self.in_0, gated=False), *self._summed(both, self.d_in, gated=False)]
             for name, term in zip(BACKWARD.terms, terms, strict=True):
-                sums.back_terms[k][name] = sums.back_terms[k][name] + term
+                sums.back_terms[part][name] = sums.back_terms[part][name] + term
             to_pre.append(both[0] + both[1])
         back_to_pre, back = total(to_pre), total(backs).unsqueeze(1)
         per_expert = {
@@ -267,9 +263,9 @@ class _Few:
             BACKWARD_PROPAGATING("expert_in"): back_to_pre @ self.in_0,
             BACKWARD_EFFECTIVE("expert_in"): back_to_pre @ self.d_in,
         }
-        for name, by_0, by_d in zip(_SENT[-len(backs) :], through_0, through_d, strict=True):
-            per_expert[TO_HIDDEN(INIT, name)] = self.gates * by_0
-            per_expert[TO_HIDDEN(UPDATED, name)] = self.gates * by_d
+        for sent, by_0, by_d in zip(_SENT[-len(backs) :], through_0, through_d, strict=True):
+            per_expert[TO_HIDDEN(INIT, sent)] = self.gates * by_0
+            per_expert[TO_HIDDEN(UPDATED, sent)] = self.gates * by_d
         for name, term in per_expert.items():
             sums.count(name, rms(term), self.share)
         tokens, shape = self.now.x.shape[1], (-1, self.experts, -1, -1)
@@ -285,7 +281,7 @@ class _Few:
 
     def _summed(self, hidden: Sequence[Tensor], weights: Tensor, *, gated: bool = True) -> Sequence[Tensor]:
         """The sums over experts of what several hidden units [R, m, T, E] send through weights [R, m, E, N]."""
-        rows = torch.cat([self.gates * each if gated else each for each in hidden], 2)
+        rows = torch.cat([self.gates * units if gated else units for units in hidden], 2)
         wide = rows.transpose(1, 2).flatten(2) @ weights.flatten(1, 2)
         return wide.chunk(len(hidden), 1)
 
@@ -299,7 +295,7 @@ class _Few:
         return torch.cat([back, back], -1) * slopes if self.gated else back * slopes
 
 
-def _parts(layer: ExpertLayer) -> Iterator[slice]:
+def _batches(layer: ExpertLayer) -> Iterator[slice]:
     """Experts a few at a time, so that a tensor of their outputs stays small."""
     R, T, M = layer.gates.shape
     at_once = max(_LARGEST // (R * T * layer.x.shape[-1]), 1)
@@ -311,11 +307,10 @@ def routing_sizes(routings: Sequence[Routing]) -> Sizes:
 
     ``routings`` are those of R replicas.
     """
-    each = [routing.statistics() for routing in routings]
-    loads = [one.loads.max() * len(one.loads) for one in each]
-    found = {
-        HIGHEST_SCORE(): [one.highest for one in each],
-        LOWEST_SCORE(): [one.lowest for one in each],
-        LARGEST_LOAD(): loads,
+    statistics = [routing.statistics() for routing in routings]
+    sizes = {
+        HIGHEST_SCORE(): [replica.highest for replica in statistics],
+        LOWEST_SCORE(): [replica.lowest for replica in statistics],
+        LARGEST_LOAD(): [replica.loads.max() * len(replica.loads) for replica in statistics],
     }
-    return {name: torch.stack(values).double() for name, values in found.items()}
+    return {name: torch.stack(values).double() for name, values in sizes.items()}

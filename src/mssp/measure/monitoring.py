@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +20,12 @@ from mssp.apply.groups import inner_optimizer
 from mssp.measure.magnitudes import Sizes
 from mssp.measure.modules import Call, Described, Entries, Loss, ModuleProbe, check_whole
 from mssp.measure.quantities import FAITHFULNESS, GRADIENT
-from mssp.measure.trackers import Line, Writer, writers
+from mssp.measure.trackers import Line, writers
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 
-# Of a role with that many random entries the RMS is within 10 % of its standard deviation, by four of its errors.
+# With so many random entries, the RMS of a role is within 10 % of its standard deviation (four standard errors).
 _ENOUGH_ENTRIES = 1000
 _TOLERANCE = 0.1
 
@@ -70,26 +71,12 @@ def monitor(
             is one; otherwise only the forward pass is measured.
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
 
-    Step n is after n updates. Of several processes, the first one writes.
+    Step n is after n updates. Of several processes, only the first one writes.
     """
-    if not isinstance(plan, Plan):
-        raise ValueError(f"plan must be what mssp.plan returns, got a {type(plan).__name__}")
-    if loss is not None and probe is None:
-        raise ValueError("a loss is taken on a probe batch: pass probe too")
-    writing = writers(to) if _first_process() else []
-    return Monitor(
-        model,
-        plan,
-        None if optimizer is None else inner_optimizer(optimizer),
-        positive_int("every", every),
-        writing,
-        probe,
-        loss,
-        claims,
-    )
+    return Monitor(model, plan, optimizer, every, to, probe, loss, claims)
 
 
-class Monitor:
+class Monitor(AbstractContextManager["Monitor"]):
     """A run that is being measured; :func:`monitor` makes one."""
 
     def __init__(
@@ -98,14 +85,20 @@ class Monitor:
         plan: Plan,
         optimizer: Optimizer | None,
         every: int,
-        writing: list[Writer],
+        to: Any,
         probe: Any,
         loss: Loss | None,
         claims: Claims | None,
     ) -> None:
+        if not isinstance(plan, Plan):
+            raise ValueError(f"plan must be what mssp.plan returns, got a {type(plan).__name__}")
+        if loss is not None and probe is None:
+            raise ValueError("a loss is taken on a probe batch: pass probe too")
         self.lines: list[Line] = []
-        self._model, self._plan, self._optimizer, self._every = model, plan, optimizer, every
-        self._writing, self._claims = writing, claims
+        self._writers = writers(to) if _is_first_process() else []
+        self._model, self._plan, self._claims = model, plan, claims
+        self._optimizer = None if optimizer is None else inner_optimizer(optimizer)
+        self._every = positive_int("every", every)
         self._described = described_parameters(model, claims)
         check_whole(self._described)
         self._planned = plan.resolve(info for info, _ in self._described)
@@ -119,9 +112,9 @@ class Monitor:
             capture = torch.compiler.disable(self._capture)  # where the model is compiled, hooks are too
             self._first_call = model.register_forward_pre_hook(capture, with_kwargs=True)
             self._hooks.append(self._first_call)
-        if optimizer is not None:
-            self._hooks.append(optimizer.register_step_pre_hook(self._before_update))
-            self._hooks.append(optimizer.register_step_post_hook(self._after_update))
+        if self._optimizer is not None:
+            self._hooks.append(self._optimizer.register_step_pre_hook(self._before_update))
+            self._hooks.append(self._optimizer.register_step_post_hook(self._after_update))
 
     def step(self) -> None:
         """Count a step of an optimizer that was not passed."""
@@ -137,12 +130,7 @@ class Monitor:
         for hook in self._hooks:
             hook.remove()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     @property
@@ -163,19 +151,18 @@ class Monitor:
             self._write({})
 
     def _check_weights(self) -> None:
-        """A model that was not initialized by its plan is measured against weights that nobody meant."""
-        off = []
-        for role in dict.fromkeys(info.role for info, _ in self._described):
-            members = [(info, parameter) for info, parameter in self._described if info.role == role]
-            if sum(self._drawn(info, parameter) for info, parameter in members) <= _ENOUGH_ENTRIES:
-                continue
-            entries = Entries()
-            for info, parameter in members:
-                entries.add("found", parameter)
-                entries.add_size("planned", self._planned[info.name].init_std, parameter.numel())
-            found, planned = (float(size) for size in entries.sizes().values())
-            if abs(found - planned) > _TOLERANCE * planned:
-                off.append(f"{role} has {found:.3g}, planned {planned:.3g}")
+        """Warn if the weights are not those that the plan asks for, since they are what the run is measured against."""
+        found, planned, drawn = Entries(), Entries(), defaultdict[str, float](float)
+        for info, parameter in self._described:
+            found.add(info.role, parameter)
+            planned.add_size(info.role, self._planned[info.name].init_std, parameter.numel())
+            drawn[info.role] += self._drawn(info, parameter)
+        stds = {role: float(std) for role, std in planned.sizes().items()}
+        off = [
+            f"{role} has {float(size):.3g}, planned {stds[role]:.3g}"
+            for role, size in found.sizes().items()
+            if drawn[role] > _ENOUGH_ENTRIES and abs(float(size) - stds[role]) > _TOLERANCE * stds[role]
+        ]
         if off:
             warnings.warn(
                 f"the weights are not what the plan says: call mssp.initialize first ({'; '.join(off)})",
@@ -218,28 +205,28 @@ class Monitor:
             None if self.lines else self._plan.hash,
         )
         self.lines.append(line)
-        for write in self._writing:
+        for write in self._writers:
             write(line)
 
 
 def _gradient_sizes(described: Described, optimizer: Optimizer) -> Sizes:
     """The RMS of the gradients of each role, and eps over it; a parameter without a gradient counts as zeros."""
     eps_of = {id(p): group.get("eps") for group in optimizer.param_groups for p in group["params"]}
-    gradients, eps, without = Entries(), Entries(), set()
+    gradients, eps, without_eps = Entries(), Entries(), set()
     for info, parameter in described:
         if id(parameter) not in eps_of:
             continue
         gradients.add(info.role, torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-        used = eps_of[id(parameter)]
-        if used is None:
-            without.add(info.role)
+        own_eps = eps_of[id(parameter)]
+        if own_eps is None:
+            without_eps.add(info.role)
         else:
-            eps.add_size(info.role, float(used), parameter.numel())
+            eps.add_size(info.role, float(own_eps), parameter.numel())
     sizes: Sizes = {GRADIENT(role): size for role, size in gradients.sizes().items()}
-    ratios = {role: size / sizes[GRADIENT(role)] for role, size in eps.sizes().items() if role not in without}
-    return sizes | {FAITHFULNESS(role): ratio for role, ratio in ratios.items()}
+    with_eps = {role: size for role, size in eps.sizes().items() if role not in without_eps}
+    return sizes | {FAITHFULNESS(role): size / sizes[GRADIENT(role)] for role, size in with_eps.items()}
 
 
-def _first_process() -> bool:
+def _is_first_process() -> bool:
     distributed = torch.distributed
     return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0

@@ -20,10 +20,10 @@ from mssp.nn.router import Routing, without_autocast
 class Passage:
     """What went through a module in one forward pass.
 
-    Values are copies, in float32 or wider: models write into their tensors in place. For the same reason gradients are
-    asked for at the edges of autograd's graph, which stay those of the values that were copied.
+    Values are copies, in float32 or wider, since models write into their tensors in place. For the same reason
+    gradients are asked for at the edges of autograd's graph, which stay those of the values that were copied.
 
-    ``calls`` are arguments and outputs as they were, call by call, of modules that are recorded whole.
+    ``calls`` are the arguments and the output of every call, as they were; only of modules that are recorded whole.
     """
 
     def __init__(self) -> None:
@@ -60,12 +60,12 @@ class Passage:
 
     @property
     def into(self) -> list[GradientEdge]:
-        """Where the gradient at each call's input can be had; nothing where one of them has none."""
+        """The edges at which to ask for the gradient of each call's input; none where one of them has no gradient."""
         return self._into if len(self._into) == len(self._inputs) else []
 
     @property
     def out_of(self) -> list[GradientEdge]:
-        """As ``into``, at the outputs."""
+        """As ``into``, for the outputs."""
         return self._out_of if len(self._out_of) == len(self._outputs) else []
 
     def by_call(self, x: Tensor) -> list[Tensor]:
@@ -74,12 +74,12 @@ class Passage:
         return [part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, self._shapes, strict=True)]
 
     def back(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        """Gradients at the edges of each call's output as rows, [1, T, a]; None is what nothing depends on."""
-        found = [
-            torch.zeros_like(y) if each is None else _rows(wide_copy(each))
-            for y, each in zip(self._outputs, gradients, strict=True)
+        """The gradients at each call's output as rows, [1, T, a]; None stands for an output that nothing depends on."""
+        rows = [
+            torch.zeros_like(y) if gradient is None else _rows(wide_copy(gradient))
+            for y, gradient in zip(self._outputs, gradients, strict=True)
         ]
-        return torch.cat(found).unsqueeze(0)
+        return torch.cat(rows).unsqueeze(0)
 
 
 def main_output(output: Any) -> Tensor:
@@ -96,19 +96,19 @@ def wide_copy(x: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def recorded(modules: Iterable[nn.Module], whole: Collection[nn.Module] = ()) -> Iterator[Mapping[nn.Module, Passage]]:
-    """Record what goes through these modules; those that no token reaches do not appear.
+    """Record what goes through these modules; those that no token reaches are left out.
 
-    Of those in ``whole``, arguments and outputs are kept as they are, with their graph.
+    Of modules in ``whole``, arguments and outputs are kept as they are, with their graph.
     """
     passed: dict[nn.Module, Passage] = {}
 
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        given = (*args, *kwargs.values())
-        if given[0].numel():
+        arguments = (*args, *kwargs.values())
+        if arguments[0].numel():
             passage = passed.setdefault(module, Passage())
-            passage.add(given[0], output)
+            passage.add(arguments[0], output)
             if module in whole:
-                passage.calls.append((given, output))
+                passage.calls.append((arguments, output))
 
     handles = [module.register_forward_hook(record, with_kwargs=True) for module in modules]
     try:
@@ -126,12 +126,13 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     the hooks, and autocast around one call but not around the next would be measured as a change.
     """
     flags = [(module, module.training) for module in model.modules()]
-    buffers = [(module, dict(module._buffers)) for module in model.modules() if module._buffers]
-    copies = [(each, each._version, each.clone()) for _, held in buffers for each in held.values() if each is not None]
-    devices = {each.device for each in model.parameters()}
+    held = [(module, dict(module._buffers)) for module in model.modules() if module._buffers]
+    buffers = [buffer for _, named in held for buffer in named.values() if buffer is not None]
+    copies = [(buffer, buffer._version, buffer.clone()) for buffer in buffers]
+    devices = {parameter.device for parameter in model.parameters()}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng([each for each in devices if each.type == "cuda"]))
-        for kind in {each.type for each in devices}:
+        stack.enter_context(torch.random.fork_rng([device for device in devices if device.type == "cuda"]))
+        for kind in {device.type for device in devices}:
             stack.enter_context(without_autocast(kind))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:
@@ -141,11 +142,11 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         finally:
             for module, training in flags:
                 module.training = training
-            for module, held in buffers:
-                module._buffers.update(held)
+            for module, named in held:
+                module._buffers.update(named)
             with torch.no_grad():
                 for buffer, version, copy in copies:
-                    if buffer._version != version:  # writing in vain would invalidate a graph that saved it
+                    if buffer._version != version:  # an unneeded write would invalidate a graph that saved the buffer
                         buffer.copy_(copy)
 
 

@@ -27,7 +27,7 @@ class Line:
     plan: str | None = None
 
     def json(self) -> str:
-        """One object; what is not finite is null, and what is not there is left out.
+        """One JSON object; numbers that are not finite are null, and what is missing is left out.
 
         >>> Line(0, {"gradient/router": 0.5, "faithfulness/router": float("inf")}, loss=2.0).json()
         '{"step": 0, "loss": 2.0, "sizes": {"gradient/router": 0.5, "faithfulness/router": null}}'
@@ -41,7 +41,7 @@ class Line:
         return json.dumps(written, allow_nan=False)
 
     def scalars(self) -> dict[str, float]:
-        """Everything by name; the loss by one that is not the name of the training loss."""
+        """Everything by name; the loss is called ``probe/loss``, since it is not the training loss."""
         return self.sizes if self.loss is None else {"probe/loss": self.loss, **self.sizes}
 
 
@@ -53,11 +53,11 @@ def writers(to: Any) -> list[Writer]:
     if to is None:
         return []
     if isinstance(to, list | tuple):
-        return [writer for each in to for writer in writers(each)]
+        return [writer for target in to for writer in writers(target)]
     if isinstance(to, str | os.PathLike):
         return [_to_file(Path(to))]
     if hasattr(to, "add_scalar"):
-        return [lambda line: _each(to.add_scalar, line)]
+        return [lambda line: _add_scalars(to.add_scalar, line)]
     if hasattr(to, "log"):
         return [lambda line: to.log(line.scalars(), step=line.step)]
     if callable(to):
@@ -73,13 +73,13 @@ def _to_file(path: Path) -> Writer:
         raise ValueError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'its folder does not exist'}")
 
     def write(line: Line) -> None:
-        # Opened and closed for each line, so that a run that dies leaves whole ones.
+        # The file is opened and closed for each line, so that a run that dies leaves whole lines.
         with path.open("a", encoding="utf-8") as file:
             file.write(line.json() + "\n")
 
     return write
 
 
-def _each(add_scalar: Callable[[str, float, int], object], line: Line) -> None:
+def _add_scalars(add_scalar: Callable[[str, float, int], object], line: Line) -> None:
     for name, value in line.scalars().items():
         add_scalar(name, value, line.step)
