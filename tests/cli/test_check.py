@@ -97,7 +97,6 @@ def test_numerics(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_figures(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
-    pytest.importorskip("plotly")
     names = ["exponents.html", "sizes.html", "evaluation.html"]
     flags = ["--plot", names[0], "--plot-sizes", names[1], "--plot-evaluation", names[2]]
     assert main(["check", *TINY, *flags]) in (0, 1)

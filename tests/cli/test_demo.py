@@ -14,8 +14,6 @@ from mssp.report.contents import read
 from mssp.report.findings import findings_of
 from mssp.sweep.execution import Local
 
-pytest.importorskip("plotly")
-
 SMALL = ["--widths", "32", "64", "--steps", "6", "--seeds", "2"]
 
 

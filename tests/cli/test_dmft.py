@@ -179,7 +179,6 @@ def test_a_trivial_limit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("networks", [[], NETWORKS], ids=["limit", "networks"])
 def test_a_figure(networks: list[str], capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
-    pytest.importorskip("plotly")
     assert main(["dmft", *TINY, *networks, "--plot", "limit.html"]) == 0
     assert capsys.readouterr().err == "figure in limit.html\n"
     assert "<title>" in (elsewhere / "limit.html").read_text(encoding="utf-8")[:2000]

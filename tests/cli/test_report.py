@@ -12,8 +12,6 @@ from mssp.cli import main
 from mssp.report import saving
 from tests.report.test_sections import check_file, filled, trials
 
-pytest.importorskip("plotly")
-
 
 def test_a_page_of_a_store_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, check = filled(tmp_path / "runs.sqlite", trials()), check_file(tmp_path / "check.json")

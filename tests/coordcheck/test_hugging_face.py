@@ -6,14 +6,12 @@ import math
 from typing import Any
 
 import pytest
+import transformers
 from torch import nn
 
 import mssp
 from mssp.coordcheck.result import Check
-
-transformers = pytest.importorskip("transformers")
-
-from tests.coordcheck.hugging_face_models import as_it_comes, config, one_rate, windows  # noqa: E402 # which imports it
+from tests.coordcheck.hugging_face_models import as_it_comes, config, one_rate, windows
 
 STEPS, LR = 4, 1e-3
 WIDTHS = (64, 128, 256)

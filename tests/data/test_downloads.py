@@ -219,7 +219,7 @@ def test_links_in_archives_are_not_followed(published: Path, cache: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["cifar-10-binary.tar.gz", "tiny-imagenet-200.zip"])
-def test_broken_archives_are_named(published: Path, cache: Path, pillow: Any, name: str) -> None:
+def test_broken_archives_are_named(published: Path, cache: Path, name: str) -> None:
     """As their authors published them, going by the md5, and broken all the same."""
     make, convert = (cifar_archive, cifar10) if name.startswith("cifar") else (tiny_archive, tinyimagenet)
     make(published, BATCHES)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from mssp.data import Dataset, from_folder
 from mssp.data.images import files_in_folder, labelled_images
@@ -20,15 +20,15 @@ def written(root: Path, files: dict[str, bytes]) -> Path:
     return root
 
 
-def picture(pillow: Any, value: int, height: int = 4, width: int = 4, mode: str = "RGB") -> bytes:
+def picture(value: int, height: int = 4, width: int = 4, mode: str = "RGB") -> bytes:
     file = io.BytesIO()
-    pillow.fromarray(np.full((height, width, 3), value, dtype=np.uint8)).convert(mode).save(file, "PNG")
+    Image.fromarray(np.full((height, width, 3), value, dtype=np.uint8)).convert(mode).save(file, "PNG")
     return file.getvalue()
 
 
-def folder(pillow: Any, root: Path, part: str = "val") -> Path:
+def folder(root: Path, part: str = "val") -> Path:
     files = {"train/cat/1.png": 1, "train/cat/0.PNG": 0, "train/ant/deep/er/2.png": 2, f"{part}/cat/3.png": 3}
-    written(root, {name: picture(pillow, value) for name, value in files.items()})
+    written(root, {name: picture(value) for name, value in files.items()})
     return written(root, {"train/cat/.hidden.png": b"", "train/cat/notes.txt": b"", "readme.txt": b""})
 
 
@@ -39,8 +39,8 @@ def values(data: Dataset, part: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("part", ["val", "validation", "test"])
-def test_one_folder_per_class(pillow: Any, tmp_path: Path, part: str) -> None:
-    data = from_folder(folder(pillow, tmp_path / "pets", part))
+def test_one_folder_per_class(tmp_path: Path, part: str) -> None:
+    data = from_folder(folder(tmp_path / "pets", part))
     assert values(data, "train") == [(2, 0), (0, 1), (1, 1)]
     assert values(data, "validation") == [(3, 1)]
     assert (data.name, data.classes, data.inputs, data.source) == ("pets", 2, 48, "pets")
@@ -48,8 +48,8 @@ def test_one_folder_per_class(pillow: Any, tmp_path: Path, part: str) -> None:
     assert tuple(from_folder(tmp_path / "pets", mean=(0.5,), std=(0.5,)).mean) == (0.5,)
 
 
-def test_the_first_classes_of_a_folder(pillow: Any, tmp_path: Path) -> None:
-    root = written(folder(pillow, tmp_path), {"val/ant/4.png": picture(pillow, 4)})
+def test_the_first_classes_of_a_folder(tmp_path: Path) -> None:
+    root = written(folder(tmp_path), {"val/ant/4.png": picture(4)})
     data = from_folder(root, classes=1)
     assert (values(data, "train"), values(data, "validation"), data.classes) == ([(2, 0)], [(4, 0)], 1)
     with pytest.raises(ValueError, match="has 2 classes, 3 were asked for"):
@@ -64,13 +64,13 @@ def test_tinyimagenet_as_published(tmp_path: Path, tiny_files: dict[str, bytes])
     assert values(first, "validation") == [(100, 1), (101, 0), (103, 0)]
 
 
-def test_grey_images_get_three_channels(pillow: Any, tmp_path: Path) -> None:
-    root = written(folder(pillow, tmp_path), {"val/ant/4.png": picture(pillow, 9, mode="L")})
+def test_grey_images_get_three_channels(tmp_path: Path) -> None:
+    root = written(folder(tmp_path), {"val/ant/4.png": picture(9, mode="L")})
     assert from_folder(root).validation.inputs[0].tolist() == [[[9, 9, 9]] * 4] * 4
 
 
-def test_images_of_another_size(pillow: Any, tmp_path: Path) -> None:
-    root = written(folder(pillow, tmp_path), {"val/cat/9.png": picture(pillow, 9, height=6, width=5)})
+def test_images_of_another_size(tmp_path: Path) -> None:
+    root = written(folder(tmp_path), {"val/cat/9.png": picture(9, height=6, width=5)})
     message = r"val/cat/9.png is 5 x 6 pixels, train/ant/deep/er/2.png is 4 x 4: images must be of one size"
     with pytest.raises(ValueError, match=message):
         from_folder(root)
@@ -83,18 +83,18 @@ def test_images_of_another_size(pillow: Any, tmp_path: Path) -> None:
         from_folder(root, size="64")  # type: ignore[arg-type]
 
 
-def test_many_images_keep_their_order(pillow: Any, tmp_path: Path) -> None:
-    pictures = {f"train/a/{i:03}.png": picture(pillow, i) for i in range(200)}
+def test_many_images_keep_their_order(tmp_path: Path) -> None:
+    pictures = {f"train/a/{i:03}.png": picture(i) for i in range(200)}
     data = from_folder(written(tmp_path, {**pictures, "val/a/0.png": pictures["train/a/000.png"]}))
     assert values(data, "train") == [(i, 0) for i in range(200)]
 
 
 @pytest.mark.parametrize("name", ["train/ant/0.png", "val/cat/9.png"])
 @pytest.mark.parametrize("kind", ["half", "empty", "text"])
-def test_broken_images_are_named(pillow: Any, tmp_path: Path, name: str, kind: str) -> None:
-    whole = picture(pillow, 1)
+def test_broken_images_are_named(tmp_path: Path, name: str, kind: str) -> None:
+    whole = picture(1)
     data = {"half": whole[: len(whole) // 2], "empty": b"", "text": b"not an image"}[kind]
-    root = written(folder(pillow, tmp_path), {name: data})
+    root = written(folder(tmp_path), {name: data})
     with pytest.raises(ValueError, match=rf"{name} is not a whole image \(.+\): replace or remove it"):
         from_folder(root)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import mssp
@@ -15,8 +16,6 @@ from mssp.measure.moe_layers import MoELayer, stacked_layer
 from mssp.measure.moe_terms import FORWARD, expert_terms
 from mssp.measure.quantities import BACKWARD
 from mssp.measure.recording import recorded, wide_copy
-
-transformers = pytest.importorskip("transformers")
 
 SIZES = {"hidden_size": 16, "num_experts_per_tok": 2, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 8}
 FAMILIES: dict[str, Any] = {

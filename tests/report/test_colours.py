@@ -27,8 +27,6 @@ from mssp.report.colours import (
 from mssp.report.figures import checks, sweeps
 from tests.report.samples import FIGURES
 
-pytest.importorskip("plotly")
-
 SHADES = {shade for count in range(1, 25) for shade in shades(count)}
 
 

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from plotly import graph_objects
 
 from mssp._estimates import Estimate
 from mssp.report.canvas import Canvas, band_trace, line_trace
@@ -14,8 +15,6 @@ from mssp.report.figure_data import csv_of
 from mssp.report.figures.sweeps import heatmaps, transfer_figure
 from tests.report.figures.test_sweeps import transfer, with_loss_of
 from tests.report.samples import FIGURES, SETTINGS
-
-graph_objects = pytest.importorskip("plotly.graph_objects")
 
 
 def rows_of(figure: Any, **wanted: str) -> list[dict[str, str]]:

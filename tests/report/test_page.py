@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from plotly import graph_objects
 
 from mssp.report.canvas import description_of
 from mssp.report.figure_data import csv_of
@@ -30,8 +31,6 @@ from mssp.report.page.document import (
 )
 from mssp.report.reflow import reflowed
 from tests.report.samples import FIGURES
-
-graph_objects = pytest.importorskip("plotly.graph_objects")
 
 TABLE = Table(
     ["setting", "runs", "drift", "verdict"],

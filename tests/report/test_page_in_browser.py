@@ -20,8 +20,6 @@ from mssp.report.page.document import Bullets, Cell, Chart, Command, Folded, Row
 from tests.report.samples import FIGURES
 from tests.report.test_sections import check_file, filled, trials
 
-pytest.importorskip("plotly")
-
 NAMES = {name: re.sub(r"\W+", "-", name) for name in FIGURES}  # in the page
 ROWS = [
     Row([f"Regime {regime}", scheme, str(number), Cell("stays", "good")], {"regime": regime, "scheme": scheme})

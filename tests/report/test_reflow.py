@@ -8,13 +8,12 @@ from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
+from plotly import graph_objects
 
 from mssp.report.canvas import Canvas
 from mssp.report.panels import panels_of, plain
 from mssp.report.reflow import reflowed, reflows
 from tests.report.samples import FIGURES
-
-graph_objects = pytest.importorskip("plotly.graph_objects")
 
 WIDTHS = (320, 390, 520, 700, 880, 1120, 2000)
 REFLOWING = [name for name, figure in FIGURES.items() if reflows(figure)]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from plotly import graph_objects
 
 from mssp.report import saving
 from mssp.report.canvas import description_of, title_of
@@ -16,8 +17,6 @@ from mssp.report.figures.sweeps import transfer_figure
 from mssp.report.page.document import page_of
 from mssp.report.saving import save
 from mssp.sweep.transfer import Metric, Score, Transfer
-
-graph_objects = pytest.importorskip("plotly.graph_objects")
 
 
 def make(title: str = "Best <rates> & more") -> Any:

@@ -30,8 +30,6 @@ from mssp.sweep.trial import Trial
 from mssp.theory.propagation import Exponent
 from tests.report.figures.test_checks import check_of, quantity
 
-pytest.importorskip("plotly")
-
 SCHEMES = ("mup", "mssp")
 NOISE = (-0.004, 0.001, 0.003)
 

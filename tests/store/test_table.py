@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from mssp.store.runs import NewRun, Result, Store, Study
 from mssp.store.table import export, frame
@@ -88,7 +89,6 @@ def test_json_comes_back_as_flat_rows_that_are_all_alike(study: Study, tmp_path:
 
 
 def test_parquet_comes_back(study: Study, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
     export(study, tmp_path / "runs.parquet")
     table = parquet.read_table(tmp_path / "runs.parquet")
     assert table.column_names == COLUMNS
@@ -108,7 +108,6 @@ def test_parquet_comes_back(study: Study, tmp_path: Path) -> None:
 
 
 def test_a_data_frame_keeps_types(study: Study) -> None:
-    pytest.importorskip("pandas")
     table = frame(study)
     assert list(table.columns) == COLUMNS
     types = table.dtypes.astype(str).to_dict()
@@ -122,8 +121,6 @@ def test_a_data_frame_keeps_types(study: Study) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
 def test_a_study_without_runs_is_a_table_without_rows(study: Study, tmp_path: Path, suffix: str) -> None:
-    if suffix == "parquet":
-        pytest.importorskip("pyarrow")
     empty = study.store.study("empty", {})
     path = tmp_path / f"runs.{suffix}"
     export(empty, path)

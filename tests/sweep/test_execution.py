@@ -181,7 +181,8 @@ def test_devices_are_named() -> None:
 
 @pytest.mark.slow
 def test_ray_gives_the_same_numbers_and_survives_a_killed_worker(tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray")
+    import ray
+
     from mssp.sweep.on_ray import Ray
 
     todo, asked = Job(load("clusters"), Schedule(400, 50), MLPLadder), trials((16, 32, 48), seeds=1)

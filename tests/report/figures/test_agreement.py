@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
-
 from mssp.report.canvas import description_of
 from mssp.report.figures.agreement import agreement_figure
 from mssp.report.figures.checks import router_figure
 from mssp.theory.propagation import Exponent
 from tests.report.figures.test_checks import check_of, quantity
 from tests.report.reading import drawn, panel_axes
-
-pytest.importorskip("plotly")
 
 
 def exponent(power: str) -> Exponent:

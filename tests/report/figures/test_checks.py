@@ -22,8 +22,6 @@ from mssp.theory.expected import Prediction
 from mssp.theory.propagation import Exponent
 from tests.report.reading import drawn, panel_axes, texts
 
-pytest.importorskip("plotly")
-
 SIZES = (64, 128, 256)
 STEPS = 3
 LAYERS = ("embedding", "router", "expert_in", "expert_out", "readout")

@@ -23,8 +23,6 @@ from mssp.report.figures.limits import dmft_figure, overlay_figure
 from mssp.report.page.document import page_of
 from tests.report.reading import drawn, panel_axes, texts
 
-pytest.importorskip("plotly")
-
 STEPS, TRAINED, UNSEEN = 3, 2, 1
 INPUTS = TRAINED + UNSEEN
 TIMES = np.arange(STEPS + 1.0)

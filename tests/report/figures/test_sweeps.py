@@ -15,8 +15,6 @@ from mssp.report.canvas import description_of
 from mssp.report.figures.sweeps import heatmaps, scaling_figure, transfer_figure
 from mssp.sweep.transfer import Metric, Score, Transfer
 
-pytest.importorskip("plotly")
-
 ACCURACY = Metric("accuracy", True, "training accuracy")
 LOSS = Metric("loss", False, "training loss")
 NOISE = (-0.004, 0.001, 0.003)  # by seed
