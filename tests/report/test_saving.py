@@ -16,7 +16,8 @@ from mssp.report.canvas import description_of, title_of
 from mssp.report.figures.sweeps import transfer_figure
 from mssp.report.page.document import page_of
 from mssp.report.saving import save
-from mssp.sweep.transfer import Metric, Score, Transfer
+from mssp.sweep.metrics import Metric
+from mssp.sweep.transfer import Score, Transfer
 
 
 def make(title: str = "Best <rates> & more") -> Any:

@@ -25,7 +25,8 @@ from mssp.report.page.document import Cell, Chart
 from mssp.report.sections import charts, report, sections, summary
 from mssp.store.runs import NewRun, Result, Store
 from mssp.sweep import transfer_text
-from mssp.sweep.transfer import METRICS, Contender, Score, Transfer
+from mssp.sweep.metrics import METRICS
+from mssp.sweep.transfer import Contender, Score, Transfer
 from mssp.sweep.trial import Trial
 from mssp.theory.propagation import Exponent
 from tests.report.figures.test_checks import check_of, quantity

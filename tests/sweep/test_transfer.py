@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from mssp.planning.setting import Setting
-from mssp.sweep.transfer import METRICS, Contender, LearningRates, Metric, Score, Transfer, top_of_parabola
+from mssp.sweep.metrics import METRICS, Metric
+from mssp.sweep.transfer import Contender, LearningRates, Score, Transfer, top_of_parabola
 from mssp.sweep.transfer_text import as_json, lines
 
 ACCURACY, LOSS = Metric("a", True, "accuracy"), Metric("l", False, "loss")

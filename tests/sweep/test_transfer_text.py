@@ -11,7 +11,8 @@ import pytest
 
 from mssp.planning.setting import Setting
 from mssp.sweep import transfer_text
-from mssp.sweep.transfer import METRICS, Contender, Score, Transfer
+from mssp.sweep.metrics import METRICS
+from mssp.sweep.transfer import Contender, Score, Transfer
 from mssp.sweep.transfer_text import read, tinyimagenet
 
 RECORD = Path(__file__).parents[2] / "records" / "2026-11-16-transfer-tinyimagenet.md"

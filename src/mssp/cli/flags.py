@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from mssp.data.dataset import Dataset
     from mssp.store.runs import Store
     from mssp.sweep.execution import Backend, Job
-    from mssp.sweep.transfer import Contender, Metric
+    from mssp.sweep.metrics import Metric
+    from mssp.sweep.transfer import Contender
 
 
 def _optional(metavar: str, read: Callable[[str], Any], what: str) -> PrimitiveConstructorSpec[Any]:
@@ -233,7 +234,7 @@ class RunFlags:
                 saving.check_target(figure)
 
     def check_metric(self, name: str, data: Dataset) -> Metric:
-        from mssp.sweep.transfer import METRICS
+        from mssp.sweep.metrics import METRICS
 
         if name not in METRICS:
             raise ValueError(f"unknown --metric {name!r}: use one of {', '.join(METRICS)}")

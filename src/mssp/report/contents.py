@@ -23,7 +23,8 @@ from mssp.planning.plans import Plan
 from mssp.planning.setting import II, SGD, Setting
 from mssp.store.runs import STATUSES, Run, Store
 from mssp.sweep import grids, transfer_text
-from mssp.sweep.transfer import METRICS, Contender, Metric, Transfer, transfers
+from mssp.sweep.metrics import METRICS, Metric
+from mssp.sweep.transfer import Contender, Transfer, transfers
 from mssp.sweep.transfer_text import RecordedSweep
 from mssp.sweep.trial import Trial
 

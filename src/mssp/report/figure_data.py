@@ -25,7 +25,8 @@ def csv_of(figure: Figure) -> str:
     """Panels by their headings, lines by their names in the legend, and where points stand, with the axes' titles.
 
     >>> from mssp.report.figures.sweeps import transfer_figure
-    >>> from mssp.sweep.transfer import Metric, Score, Transfer
+    >>> from mssp.sweep.metrics import Metric
+    >>> from mssp.sweep.transfer import Score, Transfer
     >>> scores = [Score(64, 2.0**k, seed, 1 - 0.25 * k**2) for k in (-1, 0, 1) for seed in (0, 1)]
     >>> print(csv_of(transfer_figure({"mssp": Transfer(Metric("a", True, "accuracy"), scores)}, "Transfer")))
     panel,series,x axis,x,y axis,y,low,high

@@ -11,12 +11,11 @@ from mssp._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mssp.sweep.execution import Job, Local, carry_out
+    from mssp.sweep.metrics import METRICS, Metric
     from mssp.sweep.search import Found, Procedure, tune
     from mssp.sweep.transfer import (
-        METRICS,
         Contender,
         LearningRates,
-        Metric,
         Score,
         Transfer,
         WidthSummary,
@@ -27,11 +26,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "execution": ("Job", "Local", "carry_out"),
+    "metrics": ("METRICS", "Metric"),
     "search": ("Found", "Procedure", "tune"),
     "transfer": (
         "LearningRates",
-        "METRICS",
-        "Metric",
         "Score",
         "Contender",
         "Transfer",

@@ -9,8 +9,8 @@ from statistics import fmean
 
 from mssp.store.runs import Store
 from mssp.sweep.execution import Backend, Job, Watcher, carry_out
+from mssp.sweep.metrics import METRICS, Metric
 from mssp.sweep.search import Scores
-from mssp.sweep.transfer import METRICS, Metric
 from mssp.sweep.trial import Trial
 
 KIND = "tune"  # what names of its studies begin with

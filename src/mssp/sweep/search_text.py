@@ -10,8 +10,8 @@ from typing import Any
 from mssp._estimates import mean_of
 from mssp._tables import align
 from mssp.sweep import grids
+from mssp.sweep.metrics import Metric
 from mssp.sweep.search import Found
-from mssp.sweep.transfer import Metric
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from mssp._estimates import Estimate, mean_of, p_greater, slope_of
 from mssp.ladders.tuned import Tuned
 from mssp.planning.setting import Regime, Setting
 from mssp.store.runs import Run
+from mssp.sweep.metrics import Metric
 from mssp.sweep.trial import Trial
 
 _LEVEL = 0.05  # of significance
@@ -44,15 +45,6 @@ class Score:
     seed: int
     value: float
     learned: bool = True
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number to judge runs by."""
-
-    name: str
-    higher_is_better: bool
-    label: str
 
 
 @dataclass(frozen=True)
@@ -266,19 +258,6 @@ class RecordedTransfer:
 
 
 Outcome: TypeAlias = Transfer | RecordedTransfer  # both say the same of a sweep of one setting
-
-
-METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric("train_top5", True, "top-5 training accuracy, end of training"),
-        Metric("train_accuracy", True, "training accuracy, end of training"),
-        Metric("train_loss", False, "training loss, end of training"),
-        Metric("validation_top5", True, "top-5 validation accuracy"),
-        Metric("validation_accuracy", True, "validation accuracy"),
-        Metric("validation_loss", False, "validation loss"),
-    )
-}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from typing import Any
 from mssp._estimates import Estimate
 from mssp._tables import align, markdown_table
 from mssp.planning.setting import Setting
-from mssp.sweep.transfer import METRICS, Contender, Outcome, RecordedTransfer, WidthSummary
+from mssp.sweep.metrics import METRICS
+from mssp.sweep.transfer import Contender, Outcome, RecordedTransfer, WidthSummary
 
 _TREND = {
     "yes": "yes",

@@ -13,7 +13,8 @@ import pytest
 
 from mssp.report.canvas import description_of
 from mssp.report.figures.sweeps import heatmaps, scaling_figure, transfer_figure
-from mssp.sweep.transfer import Metric, Score, Transfer
+from mssp.sweep.metrics import Metric
+from mssp.sweep.transfer import Score, Transfer
 
 ACCURACY = Metric("accuracy", True, "training accuracy")
 LOSS = Metric("loss", False, "training loss")

@@ -29,7 +29,8 @@ from mssp.report.canvas import (
     swatch,
     values_of,
 )
-from mssp.sweep.transfer import Metric, Outcome, Transfer, WidthSummary
+from mssp.sweep.metrics import Metric
+from mssp.sweep.transfer import Outcome, Transfer, WidthSummary
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
