@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 import mssp
 from mssp.nn.experts.timing import milliseconds
-from mssp.sweep.transfer import Metric, Score, Transfer
+from mssp.sweep.metrics import Metric
+from mssp.sweep.transfer import Score, Transfer
 from mssp.sweep.transfer_text import cells, verdicts
 from tests.coordcheck.hugging_face_models import (
     CUDA,
