@@ -50,7 +50,7 @@ def test_watching_knows_a_program_and_no_more() -> None:
             start = parameters["readout"].clone()
             return lambda now: {"moved": (now["readout"] - start).flatten(1).norm(dim=1).double()}
 
-        def told(self, constants: Constants) -> Mapping[str, Tensor]:
+        def factors(self, constants: Constants) -> Mapping[str, Tensor]:
             return {"branch": torch.tensor([0.5, 0.5])}
 
     replicas = [replica(config(), "sgd", lr, aggregation_mult=1.0) for lr in (0.01, 0.02)]

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from mssp.replicas.mlp import MLPProgram
     from mssp.replicas.module import ModuleProgram
     from mssp.replicas.program import Replica
-    from mssp.replicas.training import Feed, Outcome, Schedule, train
+    from mssp.replicas.training import Feed, Schedule, Trained, train
 
 _HOMES = {
     "lockstep": ("Lockstep",),
     "mlp": ("MLPProgram",),
     "module": ("ModuleProgram",),
     "program": ("Replica",),
-    "training": ("Feed", "Outcome", "Schedule", "train"),
+    "training": ("Feed", "Trained", "Schedule", "train"),
 }
-__all__ = ["Feed", "Lockstep", "MLPProgram", "ModuleProgram", "Outcome", "Replica", "Schedule", "train"]
+__all__ = ["Feed", "Lockstep", "MLPProgram", "ModuleProgram", "Replica", "Schedule", "Trained", "train"]
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

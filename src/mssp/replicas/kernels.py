@@ -1,8 +1,8 @@
 """A Triton kernel in which the gradient of a layer meets the optimizer and is never written.
 
-A matrix's gradient is a product over the batch, of rank B: both factors together are far smaller than the matrix. So
-each program multiplies its tile of the gradient, updates its tile of weights (and Adam's two moments), and is done:
-memory is passed over once to read and once to write, which at these sizes is all that takes time.
+A matrix's gradient is a product over the batch, of rank B, and its two factors are far smaller than the matrix. So each
+program computes its tile of the gradient and updates its tile of the weights and of Adam's two moments. Memory is read
+once and written once, and at these sizes nothing else takes time.
 
 Shapes: R replicas, B batch, O outputs and I inputs of the layer, G groups of replicas that share columns.
 """
@@ -80,8 +80,8 @@ def update(
 ) -> None:
     """Update ``weight`` [R, ..., I] in place by the gradient rowsᵀ columns; Adam where moments are given.
 
-    ``rows`` are [R, B, O] and ``columns`` [G, B, I]. In float32 the product is made of three in TF32, which is as exact
-    and, waiting for memory anyway, hardly slower.
+    ``rows`` are [R, B, O] and ``columns`` [G, B, I]. In float32 the product is made of three products in TF32, which is
+    as exact, and hardly slower because the kernel waits for memory anyway.
     """
     R, B, O = rows.shape
     I = columns.shape[-1]

@@ -23,15 +23,8 @@ from mssp.replicas.program import (
     shared_seeds,
 )
 
-
-def mean_over(parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """The mean of scores [R, metrics] over batches of several sizes."""
-    weights = torch.tensor(sizes, dtype=parts[0].dtype, device=parts[0].device) / sum(sizes)
-    return (torch.stack(list(parts)) * weights.view(-1, 1, 1)).sum(0)
-
-
 PRECISIONS = ("float32", "tf32")
-_EAGER_STEPS = 4  # before a GPU records one
+_EAGER_STEPS = 4  # steps before a GPU records one
 
 
 class Lockstep:
@@ -49,7 +42,7 @@ class Lockstep:
     ('loss', 'accuracy', 'top5')
 
     Inputs are [G, B, ...] and targets [G, B, ...] for the G seeds in ``seeds``: groups of consecutive replicas share
-    their batches. A replica whose loss is not a finite number is frozen: ``diverged_at`` says at which step. With
+    their batches. A replica whose loss is not a finite number is frozen, and ``diverged_at`` says at which step. With
     ``measure_gradients``, ``gradient_sizes`` holds the RMS of the last step's gradients by parameter, [R].
     """
 
@@ -74,7 +67,7 @@ class Lockstep:
         self._optimizer = Optimizer(
             replicas[0].plan.setting.optimizer,
             self.parameters,
-            {name: rates(each, self.device) for name, each in values.items()},
+            {name: rates(of_replicas, self.device) for name, of_replicas in values.items()},
             betas_of(replicas),
             self._tf32,
         )
@@ -88,25 +81,25 @@ class Lockstep:
             self.gradient_sizes = {name: unknown.clone() for name in self.parameters}
 
     def step(self, x: Tensor, targets: Tensor) -> Tensor:
-        """One update of every replica; its scores before the update, [R, metrics]."""
-        found = self._record_or_replay(self._step, x, targets)
+        """Update every replica; its scores before the update, [R, metrics]."""
+        scores = self._record_or_replay(self._step, x, targets)
         self.steps += 1
-        return found
+        return scores
 
     def _step(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Changes nothing but tensors in place, so that a GPU can record it and replay it."""
+        """One step, which only changes tensors in place, so that a GPU can record and replay it."""
         targets = per_replica(targets, len(self.replicas))
         with _products_in(self._tf32):
             batch = Batch(x, targets, self.seeds, self.steps)
-            done = self.program.gradients(self.parameters, self.constants, batch)
-            self._mark_diverged(done.losses)
+            computed = self.program.gradients(self.parameters, self.constants, batch)
+            self._mark_diverged(computed.losses)
             for name, size in self.gradient_sizes.items():
-                size.copy_(size_of(done.gradients[name]))
+                size.copy_(size_of(computed.gradients[name]))
             with torch.no_grad():
-                self._optimizer.step(done.gradients, self._alive)
+                self._optimizer.step(computed.gradients, self._alive)
             self._updates += 1
-        found = self.program.scores(done.losses, done.outputs, targets)
-        return torch.where(self._alive.unsqueeze(-1), found, torch.nan)
+        scores = self.program.scores(computed.losses, computed.outputs, targets)
+        return torch.where(self._alive.unsqueeze(-1), scores, torch.nan)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, targets: Tensor, batch: int) -> Tensor:
@@ -114,25 +107,26 @@ class Lockstep:
 
         A replica whose loss is not finite here has diverged with its last update.
         """
-        parts, sizes = [], []
+        of_batches, sizes = [], []
         with _products_in(self._tf32):
-            for some, right in zip(x.split(batch), targets.split(batch), strict=True):
-                outputs = self.program.outputs(self.parameters, self.constants, some.unsqueeze(0))
-                expected = right.expand(len(self.replicas), *right.shape)
-                parts.append(self.program.scores(self.program.losses(outputs, expected), outputs, expected))
-                sizes.append(len(some))
-        found = mean_over(parts, sizes)
-        self._mark_diverged(found[:, 0])
-        return torch.where(self._alive.unsqueeze(-1), found, torch.nan)
+            for inputs, shared in zip(x.split(batch), targets.split(batch), strict=True):
+                outputs = self.program.outputs(self.parameters, self.constants, inputs.unsqueeze(0))
+                expected = shared.expand(len(self.replicas), *shared.shape)
+                of_batches.append(self.program.scores(self.program.losses(outputs, expected), outputs, expected))
+                sizes.append(len(inputs))
+        weights = torch.tensor(sizes, dtype=of_batches[0].dtype, device=self.device) / sum(sizes)
+        scores = (torch.stack(of_batches) * weights.view(-1, 1, 1)).sum(0)
+        self._mark_diverged(scores[:, 0])
+        return torch.where(self._alive.unsqueeze(-1), scores, torch.nan)
 
     @property
     def rates(self) -> Mapping[str, Rates]:
-        """What the optimizer was told, by parameter."""
+        """The optimizer's learning rates, eps and weight decays, by parameter."""
         return self._optimizer.rates
 
     @property
     def diverged_at(self) -> list[int | None]:
-        """For each replica the number of updates after which its loss was no longer finite, None if it always was."""
+        """For each replica, the number of updates after which its loss was not finite; None if it always was finite."""
         return [None if step < 0 else step for step in self._diverged_at.tolist()]
 
     def _mark_diverged(self, losses: Tensor) -> None:
@@ -143,7 +137,7 @@ class Lockstep:
 
 @contextlib.contextmanager
 def _products_in(tf32: bool) -> Iterator[None]:
-    """Matrix products of float32 in TF32, or not, whatever the process does otherwise."""
+    """Computes matrix products of float32 in TF32 or not, whatever the rest of the process does."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:

@@ -12,8 +12,8 @@ _TOP = 5
 def ranks(outputs: Tensor, targets: Tensor) -> Tensor:
     """How many classes come before the right one: [..., C] and [...] to [...].
 
-    Equal outputs rank by class, so that a model which says the same of all classes is right as often as chance, not
-    always.
+    Equal outputs rank by class, so that a model with equal outputs for all classes is right as often as by chance, and
+    not always.
 
     >>> ranks(torch.tensor([[0.1, 0.9, 0.0], [0.0, 0.0, 0.0]]), torch.tensor([0, 1]))
     tensor([1, 1])
@@ -24,16 +24,13 @@ def ranks(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def scores_of_classes(losses: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
-    """[R, 3], as :data:`OF_CLASSES` names them, of losses [R], outputs [R, ..., C] and targets [R, ...].
+    """The scores that :data:`OF_CLASSES` names, [R, 3], from losses [R], outputs [R, ..., C] and targets [R, ...].
 
-    Targets that are numbers, not classes, have a loss alone.
+    Targets that are numbers and not classes have a loss alone; their other scores are NaN.
     """
     loss = losses.detach().float()
     if targets.is_floating_point():
         return torch.stack([loss, *[torch.full_like(loss, torch.nan)] * 2], dim=-1)
     places = ranks(outputs.detach(), targets.expand(outputs.shape[:-1])).flatten(1)
-    return torch.stack([loss, _share(places < 1), _share(places < _TOP)], dim=-1)
-
-
-def _share(right: Tensor) -> Tensor:
-    return right.float().mean(-1)
+    shares = ((places < top).float().mean(-1) for top in (1, _TOP))
+    return torch.stack([loss, *shares], dim=-1)

@@ -48,10 +48,9 @@ class MLPProgram:
             self._model = mlp.MLPMoE(config)
         described = described_parameters(self._model)
         self.infos: Sequence[ParamInfo] = [info for info, _ in described]
-        self.shapes: Mapping[str, tuple[int, ...]] = {info.name: tuple(each.shape) for info, each in described}
+        self.shapes: Mapping[str, tuple[int, ...]] = {info.name: tuple(weight.shape) for info, weight in described}
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan that does not go with the model."""
         self._model.plan_multipliers(plan)
         check_routing(plan, self._model, self.infos)
 
@@ -61,7 +60,7 @@ class MLPProgram:
         plans = {id(replica.plan): replica.plan for replica in replicas}
         factors = {key: self._model.plan_multipliers(plan) for key, plan in plans.items()}
         for plan in {plan.setting: plan for plan in plans.values()}.values():
-            self.check(plan)  # tuned values make no difference to it
+            self.check(plan)  # plans of one setting differ in tuned values only, which it does not look at
         parameters = {
             info.name: initial_weights(replicas, info, self.shapes[info.name], values[info.name], device)
             for info in self.infos
@@ -82,19 +81,19 @@ class MLPProgram:
         x = _flat(batch.x)
         acts = self._forward(leaves, constants, x, self._noise(batch, len(leaves["readout"])))
         losses = self.losses(acts["readout"], batch.targets)
-        found: Mapping[str, Gradient]
+        gradients: Mapping[str, Gradient]
         if backend.fused(x):
-            found = self._factored(acts, losses, constants, x)
+            gradients = self._factored(acts, losses, constants, x)
         else:
-            found = dict(zip(leaves, torch.autograd.grad(losses.sum(), list(leaves.values())), strict=True))
+            gradients = dict(zip(leaves, torch.autograd.grad(losses.sum(), list(leaves.values())), strict=True))
         for parameter in parameters.values():
             parameter.requires_grad_(False)
-        return Step(losses.detach(), acts["readout"].detach(), found)
+        return Step(losses.detach(), acts["readout"].detach(), gradients)
 
     def probe(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor, targets: Tensor) -> Probe:
         return MLPProbe(self.config, _multipliers(constants), parameters, _flat(x), targets)
 
-    def told(self, constants: Constants) -> Mapping[str, Tensor]:
+    def factors(self, constants: Constants) -> Mapping[str, Tensor]:
         return {AGGREGATION(): constants["aggregation"].flatten().double()}
 
     @property
@@ -102,7 +101,6 @@ class MLPProgram:
         return self.config.soft or not self.config.noise  # noise is drawn anew on the CPU
 
     def floats_per_example(self) -> int:
-        """The numbers that one example keeps in memory, forward and backward, roughly."""
         config = self.config
         block = 10 * config.experts * config.expert_width + 6 * config.experts + 4 * config.width
         return 4 * config.width + config.blocks * block + 8 * config.outputs
@@ -113,12 +111,12 @@ class MLPProgram:
         factors = _multipliers(constants)
         shared = x[0] if len(x) == 1 else x
         if len(parameters["readout"]) == 1 and not backend.fused(x):
-            # One replica is computed without its axis: batched products round differently, and this one can be exact.
+            # One replica has no axis, and gets the bits of a model alone: batched products round differently.
             factors = _multipliers({name: factor.view(()) for name, factor in constants.items()})
             alone = {name: parameter[0] for name, parameter in parameters.items()}
-            noise = None if noise is None else [each[0] for each in noise]
+            noise = None if noise is None else [of_block[0] for of_block in noise]
             acts = mlp.forward(alone, shared, self.config, factors, noise)
-            return {name: each.unsqueeze(0) for name, each in acts.items()}
+            return {name: act.unsqueeze(0) for name, act in acts.items()}
         return mlp.forward(parameters, shared, self.config, factors, noise)
 
     def _noise(self, batch: Batch, replicas: int) -> Sequence[Tensor] | None:
@@ -127,34 +125,35 @@ class MLPProgram:
         if not config.noise or config.soft:
             return None
         shape = (len(batch.seeds), batch.x.shape[1], config.experts)
-        found = []
+        of_blocks = []
         for block in range(config.blocks):
             name = f"blocks.{block}.noise.{batch.step}"
             drawn = [torch.from_numpy(normals(seed, name, 0, shape[1] * shape[2])) for seed in batch.seeds]
             noise = torch.stack(drawn).view(shape).to(batch.x.device) * config.noise
-            found.append(per_replica(noise, replicas))
-        return found
+            of_blocks.append(per_replica(noise, replicas))
+        return of_blocks
 
     def _factored(self, acts: mlp.Activations, losses: Tensor, constants: Constants, x: Tensor) -> dict[str, Gradient]:
-        """What comes back to each layer's output, beside what entered it."""
-        layers = [f"blocks.{block}.{what}" for block in range(self.config.blocks) for what in _OF_BLOCK]
+        """Gradients as products of what comes back to a layer's output and what entered the layer."""
+        of_block = ("router", "expert_in", "aggregate")
+        layers = [f"blocks.{block}.{layer}" for block in range(self.config.blocks) for layer in of_block]
         names = ["embedding", *layers, "readout"]
         back = dict(zip(names, torch.autograd.grad(losses.sum(), [acts[name] for name in names]), strict=True))
-        acts = {name: each.detach() for name, each in acts.items()}
-        found: dict[str, Gradient] = {"embedding": Factored(back["embedding"], x)}
+        acts = {name: act.detach() for name, act in acts.items()}
+        gradients: dict[str, Gradient] = {"embedding": Factored(back["embedding"], x)}
         h = acts["features"]
         for block in range(self.config.blocks):
             name = f"blocks.{block}."
             gates = acts[f"{name}gates"] * constants["aggregation"]
             hidden = gated_hidden_units(acts[f"{name}expert_in"], gates, self.config.activation, gated=False)
-            found |= {
+            gradients |= {
                 f"{name}router": Factored(back[f"{name}router"], h),
                 f"{name}w_in": Factored(back[f"{name}expert_in"].flatten(-2), h),
                 f"{name}w_out": Factored(hidden.flatten(-2), back[f"{name}aggregate"]),
             }
             h = acts[f"{name}output"]
-        found["readout"] = Factored(back["readout"], h)
-        return found
+        gradients["readout"] = Factored(back["readout"], h)
+        return gradients
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -163,8 +162,5 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _multipliers(constants: Constants) -> mlp.Multipliers:
-    """A plan says nothing of the residual where the model has none."""
+    """The multipliers of a forward pass; a plan sets none for the residual where the model has no residual."""
     return mlp.Multipliers(constants["aggregation"], constants.get("residual", 1.0))
-
-
-_OF_BLOCK = ("router", "expert_in", "aggregate")

@@ -48,14 +48,14 @@ class ModuleProgram:
         claims: Claims | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] = mean_cross_entropy,
     ) -> None:
-        # A copy: replicas are initialized in it, which is no business of the model that was given.
+        # A copy, because replicas are initialized in it one after the other.
         self._model, self._claims, self._loss = deepcopy(model), claims, loss
         self._multipliers: dict[str, float] = {}
         described = described_parameters(self._model, claims)
         self.infos: Sequence[ParamInfo] = [info for info, _ in described]
-        self.shapes: Mapping[str, tuple[int, ...]] = {info.name: tuple(each.shape) for info, each in described}
-        named = {id(parameter): name for name, parameter in self._model.named_parameters()}
-        self._path = {info.name: named[id(parameter)] for info, parameter in described}
+        self.shapes: Mapping[str, tuple[int, ...]] = {info.name: tuple(weight.shape) for info, weight in described}
+        paths = {id(parameter): path for path, parameter in self._model.named_parameters()}
+        self._path = {info.name: paths[id(parameter)] for info, parameter in described}
 
     def check(self, plan: Plan) -> None:
         multipliers_of(self._model, plan)
@@ -65,7 +65,7 @@ class ModuleProgram:
         self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
     ) -> tuple[dict[str, Tensor], Constants]:
         """The module itself is initialized as each replica in turn, and copied."""
-        self._check_one_forward_pass(replicas)
+        self._check_multipliers(replicas)
         parameters: dict[str, list[Tensor]] = {name: [] for name in self.shapes}
         buffers: dict[str, list[Tensor]] = {name: [] for name, _ in self._model.named_buffers()}
         for replica in replicas:
@@ -76,64 +76,61 @@ class ModuleProgram:
             for name, buffer in self._model.named_buffers():
                 buffers[name].append(buffer.detach().to(device, copy=True))
         self._model.to(device)
-        constants = {name: torch.stack(each) for name, each in buffers.items()}
-        return {name: torch.stack(each) for name, each in parameters.items()}, constants
+        constants = {name: torch.stack(of_replicas) for name, of_replicas in buffers.items()}
+        return {name: torch.stack(of_replicas) for name, of_replicas in parameters.items()}, constants
 
     def outputs(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor) -> Tensor:
-        def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
-            return self._outputs(weights, buffers, inputs)
-
-        return self._over_replicas(one, parameters, constants, x)  # type: ignore[no-any-return]
+        return self._over_replicas(self._outputs, parameters, constants, x)  # type: ignore[no-any-return]
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return torch.stack([self._loss(*each) for each in zip(outputs, targets, strict=True)])
+        return torch.stack([self._loss(*of_replica) for of_replica in zip(outputs, targets, strict=True)])
 
     def scores(self, losses: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
         return scores_of_classes(losses, outputs, targets)
 
     def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step:
-        def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Any:
+        def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Any:
             outputs = self._outputs(weights, buffers, inputs)
-            return self._loss(outputs, target), outputs
+            return self._loss(outputs, targets), outputs
 
-        differentiated = grad_and_value(one, has_aux=True)
-        found = self._over_replicas(differentiated, parameters, constants, batch.x, batch.targets)
-        gradients, (losses, outputs) = found
+        differentiated = grad_and_value(loss, has_aux=True)
+        gradients, (losses, outputs) = self._over_replicas(
+            differentiated, parameters, constants, batch.x, batch.targets
+        )
         return Step(losses, outputs, gradients)
 
     def probe(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor, targets: Tensor) -> Probe:
         name = type(self._model).__name__
         raise ValueError(f"replicas of {name} are not measured term by term: mssp.check(build, ...) measures modules")
 
-    def told(self, constants: Constants) -> Mapping[str, Tensor]:
-        """Nothing: a module keeps its multipliers to itself."""
-        return {}
+    def factors(self, constants: Constants) -> Mapping[str, Tensor]:
+        return {}  # none is known: multipliers are attributes somewhere in the module
 
     @property
     def recordable(self) -> bool:
         return False  # a module may do anything in its forward pass
 
     def floats_per_example(self) -> int:
-        """Unknown for a module that is not ours: as much as a hundred activations of the widest layer's sides."""
+        """A guess, because modules are not ours: a hundred times the widest side of a layer."""
         return 100 * max(max(shape[-2:], default=1) for shape in self.shapes.values())
 
     def _outputs(self, weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
         state = {**buffers, **{self._path[name]: weight for name, weight in weights.items()}}
-        found = functional_call(self._model, state, (inputs,))
-        return found if isinstance(found, Tensor) else found.logits
+        output = functional_call(self._model, state, (inputs,))
+        return output if isinstance(output, Tensor) else output.logits
 
     def _over_replicas(
         self, function: Callable[..., Any], parameters: Mapping[str, Tensor], constants: Constants, *data: Tensor
     ) -> Any:
         replicas = len(next(iter(parameters.values())))
-        # One batch for all is not copied for each.
-        axes = tuple(None if len(each) == 1 else 0 for each in data)
-        batches = [each[0] if len(each) == 1 else per_replica(each, replicas) for each in data]
+        # A batch that all replicas share is not copied.
+        axes = tuple(None if len(groups) == 1 else 0 for groups in data)
+        batches = [groups[0] if len(groups) == 1 else per_replica(groups, replicas) for groups in data]
         mapped = vmap(function, in_dims=(0, 0, *axes), randomness="different")
         return mapped(dict(parameters), dict(constants), *batches)
 
-    def _check_one_forward_pass(self, replicas: Sequence[Replica]) -> None:
-        """A module holds one set of multipliers, as plain numbers, which all its replicas share."""
+    def _check_multipliers(self, replicas: Sequence[Replica]) -> None:
+        """Refuses replicas with different multipliers: a module holds one set of them, as plain numbers."""
         for replica in replicas:
             wanted = multipliers_of(self._model, replica.plan)
             self._multipliers = self._multipliers or wanted

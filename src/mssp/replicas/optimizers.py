@@ -39,14 +39,14 @@ class Optimizer:
         tf32: bool = False,
     ) -> None:
         self.kind, self.parameters, self.rates, self.betas, self.tf32 = kind, parameters, rates, betas, tf32
-        # On a GPU the count lives there: a captured step then takes it from memory, not from the moment of capture.
+        # The count is a tensor, which a recorded step reads each time it is replayed; a number would stay as recorded.
         self._steps = torch.zeros((), dtype=torch.float64, device=next(iter(parameters.values())).device)
-        # What no replica ever needs is not computed.
-        self._decays = {name: bool((each.weight_decay != 0).any()) for name, each in rates.items()}
-        self._scales = {name: bool((each.grad_scale != 1).any()) for name, each in rates.items()}
+        # Parameters whose weights decay, or whose gradients are scaled, in any replica.
+        self._decays = {name for name, of_replicas in rates.items() if (of_replicas.weight_decay != 0).any()}
+        self._scales = {name for name, of_replicas in rates.items() if (of_replicas.grad_scale != 1).any()}
         if kind not in _UPDATES:
-            known = ", ".join(each.title for each in _UPDATES)
-            raise ValueError(f"replicas have no update of {kind.title}, only of {known}: add it to _UPDATES")
+            titles = ", ".join(optimizer.title for optimizer in _UPDATES)
+            raise ValueError(f"replicas have no update of {kind.title}, only of {titles}: add it to _UPDATES")
         self.moments = {
             name: [torch.zeros_like(parameter) for _ in range(kind.moments)] for name, parameter in parameters.items()
         }
@@ -57,16 +57,16 @@ class Optimizer:
         # Asking a GPU would wait for it; there every gradient is masked instead.
         some_are_dead = alive.device.type != "cpu" or not bool(alive.all())
         for name, parameter in self.parameters.items():
-            gradient, each = gradients[name], self.rates[name]
-            if self._scales[name]:
-                gradient = _scaled(gradient, each.grad_scale)
-            shrink = 1 - each.lr * each.weight_decay if self._decays[name] else None
+            gradient, rates = gradients[name], self.rates[name]
+            if name in self._scales:
+                gradient = _scaled(gradient, rates.grad_scale)
+            shrink = 1 - rates.lr * rates.weight_decay if name in self._decays else None
             if isinstance(gradient, Factored) and self._fuses(parameter):
                 self._fused_step(name, gradient, shrink, alive)
                 continue
             if isinstance(gradient, Factored):
                 gradient = gradient.product().view(parameter.shape)
-            lr = each.lr
+            lr = rates.lr
             if some_are_dead:
                 gradient = torch.where(_like(alive, gradient), gradient, 0.0)
                 lr = torch.where(alive, lr, 0.0)
@@ -82,7 +82,7 @@ class Optimizer:
     def adam(self, name: str, gradient: Tensor, lr: Tensor) -> None:
         parameter, (mean, square) = self.parameters[name], self.moments[name]
         first, second = self._bias_corrections()
-        # On a CPU a number, as torch.optim has it; asking a GPU for it would wait.
+        # On a CPU it is a number, as in torch.optim; asking a GPU for the number would wait.
         root = second if parameter.is_cuda else second.item()
         mean.lerp_(gradient, 1 - self.betas[0])
         square.mul_(self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
@@ -99,7 +99,7 @@ class Optimizer:
     def _fused_step(self, name: str, gradient: Factored, shrink: Tensor | None, alive: Tensor) -> None:
         from mssp.replicas import kernels
 
-        each = self.rates[name]
+        rates = self.rates[name]
         first, second = self._bias_corrections()
         mean, square = self.moments[name] or (None, None)
         kernels.update(
@@ -108,8 +108,8 @@ class Optimizer:
             square,
             gradient.rows,
             gradient.columns,
-            step_size=(each.lr if self.kind is SGD else each.lr / first).float(),
-            eps=each.eps.float(),
+            step_size=(rates.lr if self.kind is SGD else rates.lr / first).float(),
+            eps=rates.eps.float(),
             shrink=None if shrink is None else shrink.float(),
             alive=alive,
             betas=self.betas,
@@ -118,7 +118,7 @@ class Optimizer:
         )
 
 
-# How each optimizer moves a parameter by its gradient; decay is applied before.
+# How each optimizer moves a parameter by its gradient, after weight decay.
 _UPDATES: dict[setting.Optimizer, Callable[[Optimizer, str, Tensor, Tensor], None]] = {
     SGD: Optimizer.sgd,
     ADAM: Optimizer.adam,

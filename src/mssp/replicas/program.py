@@ -1,14 +1,15 @@
 """What R replicas are and compute: the interface between a model and the loop that trains it.
 
-One replica is a plan and a seed; R of them are tensors with a leading axis. A plan already says all that tells
-replicas apart: learning rate, multipliers, initial scale, eps, weight decay. So a sweep of any of these is a list of
-plans, and the same code that plans a model plans a replica.
+One replica is a plan and a seed; R of them are tensors with a leading axis. Replicas differ in what a plan says:
+learning rate, multipliers, initial scale, eps, weight decay. So a sweep of any of these is a list of plans, and the
+code that plans a model plans a replica.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -19,16 +20,16 @@ from mssp.measure.magnitudes import Sizes
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan, Values
 
-Constants = Mapping[str, Tensor]  # what a replica has beside its parameters: multipliers, buffers
-Probe = Callable[[Mapping[str, Tensor]], Sizes]  # from parameters now to the size of every term by name, [R] each
+Constants = Mapping[str, Tensor]  # what replicas have beside their parameters: multipliers, buffers
+Probe = Callable[[Mapping[str, Tensor]], Sizes]  # from present parameters to the size of every term by name, [R] each
 
 
 @dataclass(frozen=True)
 class Batch:
     """What a step sees: inputs [G, B, ...] for G groups of consecutive replicas, targets [R, B, ...].
 
-    Inputs have the shape that the data have; a model that takes them flat flattens them itself.
-    Whatever is random in a step follows from the groups' seeds and the number of the step.
+    Inputs have the shape that the data have; a model that takes them flat flattens them itself. Whatever is random in a
+    step is a function of the groups' seeds and the number of the step.
     """
 
     x: Tensor
@@ -59,27 +60,22 @@ class Program(Protocol):
     @property
     def recordable(self) -> bool:
         """Whether every step is the same program, which a GPU can record once and replay."""
-        ...
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan that does not go with the model."""
-        ...
 
     def setup(
         self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
     ) -> tuple[dict[str, Tensor], Constants]:
         """Initial parameters [R, ...] and constants; a plan that does not go with the model is refused."""
-        ...
 
     def outputs(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor) -> Tensor: ...
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """[R], from outputs [R, B, ..., C] and targets [R, B, ...]."""
-        ...
+        """The loss of each replica, [R], from outputs [R, B, ..., C] and targets [R, B, ...]."""
 
     def scores(self, losses: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
-        """[R, metrics], from losses [R], outputs [R, B, ..., C] and targets [R, B, ...]."""
-        ...
+        """The metrics, [R, metrics], from losses [R], outputs [R, B, ..., C] and targets [R, B, ...]."""
 
     def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step: ...
 
@@ -88,21 +84,20 @@ class Program(Protocol):
 
         A model whose terms are not known is refused.
         """
-        ...
 
-    def told(self, constants: Constants) -> Mapping[str, Tensor]:
-        """The factors that its forward pass was given and a measurement is judged by, by name, [R] each."""
-        ...
+    def factors(self, constants: Constants) -> Mapping[str, Tensor]:
+        """The factors of its forward pass by which measurements are judged, by name, [R] each."""
 
-    def floats_per_example(self) -> int: ...
+    def floats_per_example(self) -> int:
+        """About how many numbers one example keeps in memory, forward and backward."""
 
 
 @dataclass(frozen=True)
 class Factored:
     """The gradient of a matrix as the two batches whose product it is; the matrix itself need not exist.
 
-    Gradient of replica r = rowsᵀ columns, with ``rows`` [R, B, O] and ``columns`` [R, B, I], or [G, B, I] where
-    consecutive replicas share them. The parameter may have more axes, all of them outputs but the last.
+    A replica's gradient is rowsᵀ columns, with ``rows`` [R, B, O] and ``columns`` [R, B, I], or [G, B, I] where
+    consecutive replicas share them. The parameter may have more axes: all but its last one are outputs.
     """
 
     rows: Tensor
@@ -143,13 +138,13 @@ def check_alike(replicas: Sequence[Replica]) -> None:
     first = replicas[0].plan
     for replica in replicas:
         plan = replica.plan
-        for name, found, wanted in (
+        for name, value, of_first in (
             ("shape", plan.target, first.target),
             ("optimizer", plan.optimizer, first.optimizer),
             ("betas", plan.recipe.betas, first.recipe.betas),
         ):
-            if found != wanted:
-                raise ValueError(f"replicas in lockstep have one {name}, got {wanted} and {found}")
+            if value != of_first:
+                raise ValueError(f"replicas in lockstep have one {name}, got {of_first} and {value}")
         if isinstance(replica.seed, bool) or not isinstance(replica.seed, int):
             raise ValueError(f"seed must be a whole number, got {replica.seed!r}")
 
@@ -166,14 +161,9 @@ def resolved(replicas: Sequence[Replica], infos: Sequence[ParamInfo]) -> dict[st
 
 
 def rates(values: Sequence[Values], device: torch.device) -> Rates:
-    columns = [
-        [each.lr for each in values],
-        [0.0 if each.eps is None else each.eps for each in values],
-        [each.weight_decay for each in values],
-        [each.grad_scale for each in values],
-    ]
-    lr, eps, weight_decay, grad_scale = torch.tensor(columns, dtype=torch.float64, device=device)
-    return Rates(lr, eps, weight_decay, grad_scale)
+    """What the optimizer needs for one parameter, from the plans' numbers for each replica."""
+    of_replicas = [(planned.lr, planned.eps or 0.0, planned.weight_decay, planned.grad_scale) for planned in values]
+    return Rates(*torch.tensor(of_replicas, dtype=torch.float64, device=device).T.contiguous())
 
 
 def initial_weights(
@@ -184,38 +174,38 @@ def initial_weights(
     A draw depends on the seed and the name alone, so replicas of one seed share it, and differ by their scale.
     """
     stack = torch.zeros(len(replicas), *shape, device=device)
-    whole = tuple(slice(0, size) for size in shape)
+    all_entries = tuple(slice(0, size) for size in shape)
     drawn_alike: dict[tuple[int, float], list[int]] = {}
-    for index, (replica, each) in enumerate(zip(replicas, values, strict=True)):
-        if not each.zero:
-            drawn_alike.setdefault((replica.seed, each.shared), []).append(index)
+    for index, (replica, planned) in enumerate(zip(replicas, values, strict=True)):
+        if not planned.zero:
+            drawn_alike.setdefault((replica.seed, planned.shared), []).append(index)
     for (seed, _), members in drawn_alike.items():
         unit = replace(values[members[0]], init_std=1.0)
-        normals = draw(shape, whole, info, unit, seed, torch.float32).to(device)
+        normals = draw(shape, all_entries, info, unit, seed, torch.float32).to(device)
         for index in members:  # one at a time: a product of all of them would need their memory once more
             torch.mul(normals, values[index].init_std, out=stack[index])
     return stack
 
 
 def shared_seeds(replicas: Sequence[Replica]) -> list[int]:
-    """The seeds of groups of replicas that see the same batches, where the groups are runs of equal length.
+    """The seeds of groups of consecutive replicas that see the same batches, where the groups are equally large.
 
     >>> from mssp import Shape, plan
-    >>> one = plan(Shape(8, 8, 2, 2, 1), regime="I", lr=1.0)
-    >>> shared_seeds([Replica(one, seed) for seed in (0, 0, 1, 1)]), shared_seeds([Replica(one, 3)] * 5)
+    >>> small = plan(Shape(8, 8, 2, 2, 1), regime="I", lr=1.0)
+    >>> shared_seeds([Replica(small, seed) for seed in (0, 0, 1, 1)]), shared_seeds([Replica(small, 3)] * 5)
     ([0, 1], [3])
 
-    Other arrangements have a group for every replica, and pay with a copy of the inputs for each.
+    Otherwise every replica is a group of its own, and has its own copy of the inputs.
     """
     seeds = [replica.seed for replica in replicas]
-    starts = [index for index in range(len(seeds)) if index == 0 or seeds[index] != seeds[index - 1]]
-    lengths = {stop - start for start, stop in zip(starts, [*starts[1:], len(seeds)], strict=True)}
-    return [seeds[start] for start in starts] if len(lengths) == 1 else seeds
+    groups = [(seed, len(list(group))) for seed, group in groupby(seeds)]
+    return [seed for seed, _ in groups] if len({size for _, size in groups}) == 1 else seeds
 
 
 def stacked(numbers: Sequence[Mapping[str, float]], device: torch.device) -> dict[str, Tensor]:
     """Factors of the forward pass by name, [R, 1, 1]: they multiply activations of [R, batch, ...]."""
-    return {name: torch.tensor([each[name] for each in numbers], device=device).view(-1, 1, 1) for name in numbers[0]}
+    stacks = {name: [factors[name] for factors in numbers] for name in numbers[0]}
+    return {name: torch.tensor(stack, device=device).view(-1, 1, 1) for name, stack in stacks.items()}
 
 
 def per_replica(groups: Tensor, replicas: int) -> Tensor:

@@ -20,16 +20,18 @@ from mssp.planning.setting import Optimizer
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.program import Program, Replica, check_alike
 
+Curve = npt.NDArray[np.float32]
 _SHARE = 0.8  # of free memory: allocators and products need room of their own
 _FLOAT = 4  # bytes
+_LARGEST_EVALUATION = 1000  # examples; more at once is no faster
 
 
 def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        # What torch holds without using it is free to us.
+        # Memory that torch holds and does not use is free too.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    try:  # what can be had without swapping: caches are given up for it
+    try:  # Linux says what can be had without swapping, caches included
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         return int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
@@ -37,7 +39,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def bytes_per_replica(program: Program, optimizer: Optimizer, batch: int, device: torch.device) -> int:
-    """Parameters, moments, gradients and activations of one replica in training."""
+    """The memory of one replica in training: parameters, moments, gradients and activations."""
     sizes = [torch.Size(shape).numel() for shape in program.shapes.values()]
     copies = 1 + optimizer.moments
     floats = copies * sum(sizes) + batch * program.floats_per_example()
@@ -47,10 +49,10 @@ def bytes_per_replica(program: Program, optimizer: Optimizer, batch: int, device
 
 
 def replicas_that_fit(program: Program, optimizer: Optimizer, batch: int, device: torch.device) -> int:
-    each = bytes_per_replica(program, optimizer, batch, device)
-    fitting = int(_SHARE * free_bytes(device) // each)
+    needed = bytes_per_replica(program, optimizer, batch, device)
+    fitting = int(_SHARE * free_bytes(device) // needed)
     if not fitting:
-        gib = each / 2**30
+        gib = needed / 2**30
         raise ValueError(f"one replica needs {gib:.1f} GiB, and {device} has {free_bytes(device) / 2**30:.1f} free")
     return fitting
 
@@ -71,16 +73,12 @@ def even_parts(count: int, largest: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
-Curve = npt.NDArray[np.float32]
-_LARGEST_EVALUATION = 1000  # examples; more at once is no faster
-
-
 @dataclass(frozen=True)
 class Schedule:
     """How long to train and where to look.
 
     Args:
-        validate_at: numbers of updates after which to evaluate on the validation set, beside the end.
+        validate_at: numbers of updates after which to evaluate on the validation set, which happens at the end anyway.
         validation: how many validation examples to use; None for all.
     """
 
@@ -100,11 +98,14 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One replica's training.
+class Trained:
+    """What came of one replica.
 
-    ``curves`` holds the program's metrics of every step's batch before its update, NaN once the replica diverged
-    (``diverged_at`` updates); ``validation`` the same at the end, and ``validations`` after the updates asked for.
+    Args:
+        curves: the program's metrics, by name, on every step's batch before its update; NaN once the replica diverged.
+        validation: the metrics on the validation set at the end.
+        validations: the same after the numbers of updates in ``validate_at``.
+        diverged_at: the number of updates after which the loss was not finite; None if it always was finite.
     """
 
     curves: dict[str, Curve]
@@ -116,23 +117,22 @@ class Outcome:
 class Feed:
     """A dataset on a device: bytes stay bytes there, and a batch is normalised when it is taken.
 
-    Inputs keep the shape that they have in the data: what a model wants of it is its program's to say.
+    Inputs keep the shape that they have in the data; a program flattens them if its model takes them flat.
     """
 
     def __init__(self, data: Dataset, device: str | torch.device = "cpu") -> None:
         self.data, self.device = data, torch.device(device)
         shape = data.train.inputs.shape[1:]
         self._scale, self._shift = (
-            torch.from_numpy(each).to(self.device).view(shape) for each in data.scale_and_shift()
+            torch.from_numpy(array).to(self.device).view(shape) for array in data.scale_and_shift()
         )
         self._train = self._moved(data.train)
 
     def batches(self, seeds: Sequence[int], schedule: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
         """For every step, inputs [G, B, ...] and targets [G, B] of G seeds."""
         orders = [self.data.batches(seed, schedule.batch, schedule.steps) for seed in seeds]
-        chosen = torch.from_numpy(np.stack(orders, axis=1)).to(self.device)
         inputs, targets = self._train
-        for examples in chosen:
+        for examples in torch.from_numpy(np.stack(orders, axis=1)).to(self.device):
             yield self._normalised(inputs[examples]), targets[examples]
 
     def validation(self, count: int | None) -> tuple[Tensor, Tensor]:
@@ -144,7 +144,7 @@ class Feed:
         return torch.addcmul(self._shift, inputs.to(torch.float32), self._scale)
 
     def _moved(self, split: Split) -> tuple[Tensor, Tensor]:
-        # Arrays in memory that processes share may not be written, which torch wants to be able to.
+        # torch wants to be able to write to arrays, and those in memory shared by processes are read-only.
         arrays = (np.require(array, requirements=("C", "W")) for array in (split.inputs, split.targets))
         inputs, targets = (torch.from_numpy(array).to(self.device) for array in arrays)
         return inputs, targets
@@ -159,47 +159,37 @@ def train(
     precision: str = "float32",
     largest: int | None = None,
     on_step: Callable[[int], None] | None = None,
-) -> list[Outcome]:
+) -> list[Trained]:
     """Train every replica on its own order of the data, in a single pass.
 
     Replicas are trained in parts that fit into memory; a part that does not fit after all is halved.
 
     Args:
         largest: at most so many replicas at a time.
-        on_step: told, after every step, how many replicas took it.
+        on_step: called after every step with the number of replicas that took it.
     """
     check_alike(replicas)
     fitting = replicas_that_fit(program, replicas[0].plan.setting.optimizer, schedule.batch, feed.device)
-    found: list[Outcome] = []
-    for part in even_parts(len(replicas), min(fitting, largest or fitting)):
-        found += _train_halving(program, replicas[part], feed, schedule, precision, on_step)
-    return found
 
+    def together(part: Sequence[Replica]) -> list[Trained]:
+        try:
+            return _train_together(
+                Lockstep(program, part, device=feed.device, precision=precision), feed, schedule, on_step
+            )
+        except torch.OutOfMemoryError:
+            if len(part) == 1:
+                raise
+        torch.cuda.empty_cache()
+        halves = even_parts(len(part), -(-len(part) // 2))
+        return [trained for half in halves for trained in together(part[half])]
 
-def _train_halving(
-    program: Program,
-    replicas: Sequence[Replica],
-    feed: Feed,
-    schedule: Schedule,
-    precision: str,
-    on_step: Callable[[int], None] | None,
-) -> list[Outcome]:
-    try:
-        return _train_together(
-            Lockstep(program, replicas, device=feed.device, precision=precision), feed, schedule, on_step
-        )
-    except torch.OutOfMemoryError:
-        if len(replicas) == 1:
-            raise
-    torch.cuda.empty_cache()
-    middle = -(-len(replicas) // 2)
-    halves = replicas[:middle], replicas[middle:]
-    return [done for half in halves for done in _train_halving(program, half, feed, schedule, precision, on_step)]
+    parts = even_parts(len(replicas), min(fitting, largest or fitting))
+    return [trained for part in parts for trained in together(replicas[part])]
 
 
 def _train_together(
     lockstep: Lockstep, feed: Feed, schedule: Schedule, on_step: Callable[[int], None] | None
-) -> list[Outcome]:
+) -> list[Trained]:
     R, metrics = len(lockstep.replicas), lockstep.program.metrics
     curves = torch.full((schedule.steps, R, len(metrics)), torch.nan, device=feed.device)
     held_out = feed.validation(schedule.validation)
@@ -214,15 +204,15 @@ def _train_together(
     last = lockstep.evaluate(*held_out, at_once)
     if schedule.steps in schedule.validate_at:
         validations[schedule.steps] = last
-    # One transfer for everything: asking for a number earlier would have waited for the device.
+    # All numbers are asked for at the end, because the program would wait for the device at each of them.
     numbers = curves.permute(1, 2, 0).cpu().numpy()
     ends = last.tolist()
-    between = {step: each.tolist() for step, each in validations.items()}
+    between = {step: scores.tolist() for step, scores in validations.items()}
     return [
-        Outcome(
+        Trained(
             curves={name: np.ascontiguousarray(numbers[r, index]) for index, name in enumerate(metrics)},
             validation=dict(zip(metrics, ends[r], strict=True)),
-            validations={step: dict(zip(metrics, each[r], strict=True)) for step, each in between.items()},
+            validations={step: dict(zip(metrics, scores[r], strict=True)) for step, scores in between.items()},
             diverged_at=diverged_at,
         )
         for r, diverged_at in enumerate(lockstep.diverged_at)

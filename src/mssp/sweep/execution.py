@@ -13,7 +13,7 @@ import torch
 
 from mssp.data.dataset import Dataset
 from mssp.ladders.ladder import Ladder, Ladders
-from mssp.replicas import Feed, Outcome, Replica, Schedule, train
+from mssp.replicas import Feed, Replica, Schedule, Trained, train
 from mssp.replicas.training import replicas_that_fit
 from mssp.store.runs import Chunk, NewRun, Result, Store, Study
 from mssp.sweep.trial import Trial, in_chunks
@@ -119,13 +119,13 @@ def train_trials(
     ]
 
 
-def summary(outcome: Outcome) -> dict[str, float]:
+def summary(trained: Trained) -> dict[str, float]:
     """One number each: the mean of the last steps of training, the validation set, and the first step's loss."""
-    steps = len(outcome.curves["loss"])
+    steps = len(trained.curves["loss"])
     last = max(1, steps // _LAST)
-    train = {f"train_{name}": float(np.mean(curve[-last:])) for name, curve in outcome.curves.items()}
-    validation = {f"validation_{name}": value for name, value in outcome.validation.items()}
-    return {**train, **validation, "first_loss": float(outcome.curves["loss"][0])}
+    train = {f"train_{name}": float(np.mean(curve[-last:])) for name, curve in trained.curves.items()}
+    validation = {f"validation_{name}": value for name, value in trained.validation.items()}
+    return {**train, **validation, "first_loss": float(trained.curves["loss"][0])}
 
 
 @dataclass
