@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import mssp
 from own_transformer import CLAIMS, Transformer, batch
+from tests.ranks import check_on_ranks
 
 RANKS = 4
 # Five experts on four ranks: parts of 2, 2, 1 and 0.
@@ -106,24 +103,6 @@ def check_fsdp_over_tensor_parallel() -> None:
         assert torch.equal(whole(weight).detach(), next(single.parameters()).detach())
 
 
-def worker(rank: int, folder: str) -> None:
-    warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    warnings.filterwarnings("ignore", message=".*", module="torch")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
-    try:
-        check_placements()
-        check_ddp()
-        check_fsdp()
-        check_fsdp_over_tensor_parallel()
-        Path(folder, f"passed-{rank}").touch()
-    finally:
-        dist.destroy_process_group()
-
-
 @pytest.mark.slow
 def test_sharding_does_not_change_the_values(tmp_path: Path) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    spawn(worker, args=(str(tmp_path),), nprocs=RANKS)
-    assert sorted(path.name for path in tmp_path.glob("passed-*")) == [f"passed-{rank}" for rank in range(RANKS)]
+    check_on_ranks(RANKS, tmp_path, check_placements, check_ddp, check_fsdp, check_fsdp_over_tensor_parallel)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.multiprocessing.spawn import spawn
 
 import mssp
 import mssp.hf
 from mssp.apply.groups import optimizer_for
 from mssp.hf.factors import FACTOR
 from tests.hf.tiny_models import config_of, initialized, model_of, plan_of, tokens
+from tests.ranks import check_on_ranks
 
 RANKS = 2
 BASE = mssp.Shape(width=32, expert_width=16, experts=3, active=1, depth=1)
@@ -137,32 +135,9 @@ def check_accelerate() -> None:
     assert_same(prepared, reference, tolerance=1e-3)
 
 
-def worker(rank: int, folder: str) -> None:
-    warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    warnings.filterwarnings("ignore", module="torch")
-    torch.set_num_threads(1)
-    # What accelerate asks of a launcher.
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
-    try:
-        check_initial_weights()
-        check_forward_pass()
-        check_steps()
-        check_accelerate()
-        dist.barrier()  # nobody leaves while another still waits for its part of a sum
-        Path(folder, f"passed-{rank}").touch()
-    finally:
-        dist.destroy_process_group()
-    os._exit(0)  # all is checked and noted; threads of gloo have been seen to abort a process on its way out
-
-
 @pytest.mark.slow
 def test_sharding_changes_nothing(tmp_path: Path) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    spawn(worker, args=(str(tmp_path),), nprocs=RANKS)
-    assert sorted(path.name for path in tmp_path.glob("passed-*")) == ["passed-0", "passed-1"]
+    check_on_ranks(RANKS, tmp_path, check_initial_weights, check_forward_pass, check_steps, check_accelerate)
 
 
 @pytest.mark.parametrize("order", ["model first", "optimizer first"])
