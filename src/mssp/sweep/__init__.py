@@ -28,34 +28,12 @@ _HOMES = {
     "execution": ("Job", "Local", "carry_out"),
     "metrics": ("METRICS", "Metric"),
     "search": ("Found", "Procedure", "tune"),
-    "transfer": (
-        "LearningRates",
-        "Score",
-        "Contender",
-        "Transfer",
-        "WidthSummary",
-        "transfers",
-        "trials",
-    ),
+    "transfer": ("LearningRates", "Score", "Contender", "Transfer", "WidthSummary", "transfers", "trials"),
     "trial": ("Trial",),
 }
 __all__ = [
-    "METRICS",
-    "Contender",
-    "Found",
-    "Job",
-    "LearningRates",
-    "Local",
-    "Metric",
-    "Procedure",
-    "Score",
-    "Transfer",
-    "Trial",
-    "WidthSummary",
-    "carry_out",
-    "transfers",
-    "trials",
-    "tune",
+    "METRICS", "Contender", "Found", "Job", "LearningRates", "Local", "Metric", "Procedure", "Score", "Transfer",
+    "Trial", "WidthSummary", "carry_out", "transfers", "trials", "tune",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,10 +1,11 @@
-"""Train the trials of a search through a store: what is known is not run again, and a killed search goes on."""
+"""Scores for a search: its trials train through a store, so that none trains twice and a killed search goes on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import fmean
 
 from mssp.store.runs import Store
@@ -13,20 +14,20 @@ from mssp.sweep.metrics import METRICS, Metric
 from mssp.sweep.search import Scores
 from mssp.sweep.trial import Trial
 
-KIND = "tune"  # what names of its studies begin with
-_SHARE = 8  # of the steps that a first look takes
-_KEEP = 4  # one in so many is worth the rest
-_WORTH = 64  # trials: fewer are not worth a first look
+KIND = "tune"  # the names of its studies begin with this
+_SHARE = 8  # a first look takes one in so many steps
+_KEEP = 4  # one in so many trials is trained to its end after a first look
+_WORTH = 64  # fewer trials are not worth a first look
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Scores of trials, the mean over seeds, larger is better; minus infinity where one diverged.
+    """Gives trials their scores: means over seeds, larger is better, minus infinity where a seed diverged.
 
     Args:
         early_stop: look at all trials after an eighth of their steps, and go on with the best quarter. The others count
             as diverged.
-        told: called with the name of every stage and how many runs it has.
+        on_stage: called with the name of every stage and the number of its runs.
     """
 
     store: Store
@@ -36,7 +37,7 @@ class Evaluator:
     metric: Metric = METRICS["validation_top5"]
     seeds: Sequence[int] = (0,)
     early_stop: bool = False
-    told: Callable[[str, int], None] = lambda stage, runs: None
+    on_stage: Callable[[str, int], None] = lambda stage, runs: None
 
     def __call__(self, stage: str, trials: Sequence[Trial]) -> Scores:
         if not self.early_stop or len(trials) < _WORTH:
@@ -45,36 +46,30 @@ class Evaluator:
         short = replace(self.job, schedule=replace(schedule, steps=max(1, schedule.steps // _SHARE)))
         first = self._trained(f"{stage}, a first look", trials, short)
         best = sorted(trials, key=lambda trial: first[trial.key], reverse=True)[: -(-len(trials) // _KEEP)]
-        # What was trained in full before costs nothing.
-        known = self._finished()
         promising = {trial.key for trial in best}
-        whole = [
+        # Trials that were trained to their end before cost nothing.
+        study = self.store.study(study_name(self.job), self.job.settings)
+        finished = {run.key for run in study.runs() if run.status in ("done", "diverged")}
+        chosen = [
             trial
             for trial in trials
-            if trial.key in promising or all(seeded.key in known for seeded in self._seeded(trial))
+            if trial.key in promising or all(of_seed.key in finished for of_seed in _with_seeds(trial, self.seeds))
         ]
-        return {**dict.fromkeys(first, -math.inf), **self._trained(stage, whole, self.job)}
+        return {**dict.fromkeys(first, -math.inf), **self._trained(stage, chosen, self.job)}
 
     def per_seed(self, stage: str, trial: Trial, seeds: Sequence[int]) -> list[float]:
-        """One trial's scores with other seeds."""
-        trials = [replace(trial, seed=seed) for seed in seeds]
+        """The scores of one trial with other seeds."""
+        trials = _with_seeds(trial, seeds)
         scores = self._run(stage, trials, self.job)
-        return [scores[each.key] for each in trials]
+        return [scores[of_seed.key] for of_seed in trials]
 
     def _trained(self, stage: str, trials: Sequence[Trial], job: Job) -> Scores:
-        every = {trial.key: self._seeded(trial) for trial in trials}
-        scores = self._run(stage, [trial for each in every.values() for trial in each], job)
-        return {key: fmean(scores[trial.key] for trial in each) for key, each in every.items()}
-
-    def _seeded(self, trial: Trial) -> list[Trial]:
-        return [replace(trial, seed=seed) for seed in self.seeds]
-
-    def _finished(self) -> set[str]:
-        study = self.store.study(study_name(self.job), self.job.settings)
-        return {run.key for run in study.runs() if run.status in ("done", "diverged")}
+        groups = {trial.key: _with_seeds(trial, self.seeds) for trial in trials}
+        scores = self._run(stage, list(chain.from_iterable(groups.values())), job)
+        return {key: fmean(scores[trial.key] for trial in group) for key, group in groups.items()}
 
     def _run(self, stage: str, trials: Sequence[Trial], job: Job) -> Scores:
-        self.told(stage, len(trials))
+        self.on_stage(stage, len(trials))
         study = carry_out(self.store, self.backend, job, self.watcher, trials, KIND)
         runs = {run.key: run for run in study.runs()}
         scores = {}
@@ -84,6 +79,10 @@ class Evaluator:
             better = value if self.metric.higher_is_better else -value
             scores[trial.key] = better if math.isfinite(value) else -math.inf
         return scores
+
+
+def _with_seeds(trial: Trial, seeds: Sequence[int]) -> list[Trial]:
+    return [replace(trial, seed=seed) for seed in seeds]
 
 
 def study_name(job: Job) -> str:

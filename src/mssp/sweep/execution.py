@@ -1,9 +1,9 @@
-"""Carry out a study: claim a chunk, train it, commit it, until nothing is left."""
+"""How a study is carried out: claim a chunk, train it, commit it, until nothing is left."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,14 +18,14 @@ from mssp.replicas.training import replicas_that_fit
 from mssp.store.runs import Chunk, NewRun, Result, Store, Study
 from mssp.sweep.trial import Trial, in_chunks
 
-_LARGEST = {"cpu": 64, "cuda": 4096}  # replicas in a chunk: more are hardly faster, and results arrive later
-_LAST = 20  # the last twentieth of training is averaged: 50 steps of the paper's 1000
+_LARGEST = {"cpu": 64, "cuda": 4096}  # replicas in a chunk: more are hardly faster, and results come later
+_LAST = 20  # one in so many steps, at the end of training, is averaged: 50 of the paper's 1000
 _POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all runs of a study share. Curves take room: a large grid may go without."""
+    """Everything that all runs of a study share. Curves take room: a large grid may go without them."""
 
     data: Dataset
     schedule: Schedule
@@ -34,12 +34,12 @@ class Job:
     keep_curves: bool = True
 
     def ladder(self, trial: Trial) -> Ladder:
-        """The ladder that a trial's model is of."""
+        """The ladder to which a trial's model belongs."""
         assert trial.setting.regime is not None
         return self.ladders(trial.setting.regime, self.data, trial.active)
 
     def check(self) -> None:
-        """Refuse a schedule that the data are too few for."""
+        """Refuse a schedule that needs more data than there are."""
         self.data.batches(0, self.schedule.batch, self.schedule.steps)
         held_out = self.schedule.validation
         if held_out is not None and held_out > len(self.data.validation):
@@ -49,13 +49,13 @@ class Job:
 
     @property
     def text(self) -> str:
-        """For people, and for the names of studies."""
+        """The job in words, for people and for the names of studies."""
         held_out = f", {self.schedule.validation} held out" if self.schedule.validation else ""
         return f"{self.data.name}, {self.schedule.steps} steps of {self.schedule.batch}{held_out}, {self.precision}"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What tells studies apart: runs of one store must not mix data or lengths."""
+        """The settings of its study, whose runs must not differ in data or length."""
         return {
             "data": self.data.name,
             "checksum": self.data.checksum,
@@ -67,7 +67,7 @@ class Job:
 
 
 class Watcher(Protocol):
-    """Someone to tell how a study goes."""
+    """Follows the progress of a study."""
 
     def start(self, runs: int, done: int, steps: int) -> None: ...
 
@@ -80,52 +80,52 @@ class Backend(Protocol):
     """Where runs are computed."""
 
     def chunks(self, trials: Sequence[Trial], job: Job) -> list[list[NewRun]]:
-        """Trials as runs, those that train together side by side; what cannot be planned is refused here."""
+        """Trials as runs, in chunks that train together. A trial that cannot be planned is refused here."""
         ...
 
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
-        """Finish these trials of a study; what else is waiting there goes on waiting."""
+        """Finish these trials of a study, and no other runs that wait there."""
         ...
 
 
 def plan_chunks(trials: Sequence[Trial], job: Job, device: torch.device) -> list[list[NewRun]]:
-    """Trials as runs, each once, in chunks that fit on a device. What could not be trained is refused here."""
+    """Trials as runs, each once, in chunks that fit on a device. A trial that cannot be trained is refused here."""
     job.check()
-    different = {trial.key: trial for trial in trials}.values()
+    unique = {trial.key: trial for trial in trials}.values()
     sizes = {}
-    for trial in {(trial.alike, trial.setting): trial for trial in different}.values():
+    for trial in {(trial.alike, trial.setting): trial for trial in unique}.values():
         ladder = job.ladder(trial)
         program = ladder.program(trial.width)
         program.check(trial.plan(ladder))
         fitting = replicas_that_fit(program, trial.setting.optimizer, job.schedule.batch, device)
         sizes[trial.alike] = min(fitting, _LARGEST[device.type])
-    chunks = in_chunks(list(different), sizes)
+    chunks = in_chunks(list(unique), sizes)
     return [[NewRun(trial.key, trial.parameters, trial.json()) for trial in chunk] for chunk in chunks]
 
 
 def train_trials(
     trials: Sequence[Trial], feed: Feed, job: Job, on_step: Callable[[int], None] | None = None
 ) -> list[Result]:
-    """Train alike trials together."""
+    """Train trials together that are alike."""
     started = time.perf_counter()
     ladder = job.ladder(trials[0])
     program = ladder.program(trials[0].width)
     replicas = [Replica(trial.plan(ladder), trial.seed) for trial in trials]
-    outcomes = train(program, replicas, feed, job.schedule, precision=job.precision, on_step=on_step)
+    all_trained = train(program, replicas, feed, job.schedule, precision=job.precision, on_step=on_step)
     seconds = (time.perf_counter() - started) / len(trials)
     return [
-        Result(trial.key, summary(done), done.curves if job.keep_curves else {}, done.diverged_at, seconds)
-        for trial, done in zip(trials, outcomes, strict=True)
+        Result(trial.key, _metrics(trained), trained.curves if job.keep_curves else {}, trained.diverged_at, seconds)
+        for trial, trained in zip(trials, all_trained, strict=True)
     ]
 
 
-def summary(trained: Trained) -> dict[str, float]:
-    """One number each: the mean of the last steps of training, the validation set, and the first step's loss."""
-    steps = len(trained.curves["loss"])
-    last = max(1, steps // _LAST)
+def _metrics(trained: Trained) -> dict[str, float]:
+    """Means over the last steps of training, results on the validation set, and the loss of the first step."""
+    loss = trained.curves["loss"]
+    last = max(1, len(loss) // _LAST)
     train = {f"train_{name}": float(np.mean(curve[-last:])) for name, curve in trained.curves.items()}
     validation = {f"validation_{name}": value for name, value in trained.validation.items()}
-    return {**train, **validation, "first_loss": float(trained.curves["loss"][0])}
+    return {**train, **validation, "first_loss": float(loss[0])}
 
 
 @dataclass
@@ -139,33 +139,33 @@ class Local:
         return plan_chunks(trials, job, self.device)
 
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
-        """Chunks that others are at are waited for, and taken over should they die."""
-        asked = begin(study, job, watcher, trials)
+        """Train chunk by chunk, wait for chunks that other processes hold, and take over those of dead processes."""
+        numbers = begin(study, job, watcher, trials)
         if not trials:
             return
         if self._feed is None or self._feed.data is not job.data:  # stages of a search share it
             self._feed = job.ladder(trials[0]).feed(self.device)
-        feed = self._feed
+
+        def stepped(replicas: int) -> None:
+            study.heartbeat()
+            watcher.stepped(replicas)
+
         while True:
-            chunk = study.claim(asked)
-            if chunk is None:
-                if is_finished(study, asked):
-                    return
+            chunk = study.claim(numbers)
+            if chunk is not None:
+                with committing(study, chunk):
+                    of_chunk = [Trial.from_json(run.spec) for run in chunk.runs]
+                    results = train_trials(of_chunk, self._feed, job, stepped)
+                    study.finish(chunk, results)
+                watcher.finished(results)
+            elif is_finished(study, numbers):
+                return
+            else:
                 time.sleep(_POLL_SECONDS)
-                continue
-
-            def stepped(replicas: int) -> None:
-                study.heartbeat()
-                watcher.stepped(replicas)
-
-            with committing(study, chunk):
-                results = train_trials(trials_of(chunk), feed, job, stepped)
-                study.finish(chunk, results)
-            watcher.finished(results)
 
 
 def carry_out(store: Store, backend: Backend, job: Job, watcher: Watcher, trials: Sequence[Trial], kind: str) -> Study:
-    """Finish the trials of a study, which is made where it is not there; what cannot be run is refused before."""
+    """Finish the trials of a study. Trials that cannot be run are refused before the study is made."""
     chunks = backend.chunks(trials, job)
     study = store.study(f"{kind} {job.text}", job.settings)
     study.add(chunks)
@@ -175,7 +175,7 @@ def carry_out(store: Store, backend: Backend, job: Job, watcher: Watcher, trials
 
 @contextmanager
 def committing(study: Study, chunk: Chunk) -> Iterator[None]:
-    """A chunk is finished inside, or else given back: as failed where its own error says why."""
+    """Gives a chunk back if it is not finished inside: as failed after an error, as free after an interruption."""
     try:
         yield
     except Exception as error:
@@ -186,23 +186,19 @@ def committing(study: Study, chunk: Chunk) -> Iterator[None]:
         raise
 
 
-def is_finished(study: Study, asked: Collection[int]) -> bool:
-    """Whether nothing is left to do; an error of a chunk that someone else gave up is raised."""
-    counts = study.counts(asked)
+def is_finished(study: Study, numbers: Collection[int]) -> bool:
+    """Whether nothing is left to do in these chunks; raises the error of one that failed in another process."""
+    counts = study.counts(numbers)
     if counts["failed"]:
-        failed = next(run for run in study.runs("failed") if run.chunk in asked)
+        failed = next(run for run in study.runs("failed") if run.chunk in numbers)
         raise ValueError(f"{counts['failed']} runs failed: {failed.error}")
     return not counts["running"] + counts["pending"]
 
 
-def trials_of(chunk: Chunk) -> list[Trial]:
-    return [Trial.from_json(run.spec) for run in chunk.runs]
-
-
 def begin(study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> set[int]:
-    """The chunks that hold what was asked for, those that failed among them ready to be tried again."""
-    asked = study.chunks_with([trial.key for trial in trials])
-    study.retry_failed(asked)
-    counts: Mapping[str, int] = study.counts(asked)
+    """The numbers of the chunks that hold these trials; those that failed can be claimed again."""
+    numbers = study.chunks_with([trial.key for trial in trials])
+    study.retry_failed(numbers)
+    counts = study.counts(numbers)
     watcher.start(sum(counts.values()), counts["done"] + counts["diverged"], job.schedule.steps)
-    return asked
+    return numbers

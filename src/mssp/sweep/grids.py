@@ -19,8 +19,7 @@ Point = Mapping[str, float]  # a factor for each multiplier
 
 def at(trial: Trial, point: Point) -> Trial:
     """A trial with these multipliers."""
-    rates = {role: point[role] for role in TUNED_ROLES}
-    return replace(trial, init_mult=point[INIT], lr_mult=rates)
+    return replace(trial, init_mult=point[INIT], lr_mult={role: point[role] for role in TUNED_ROLES})
 
 
 def point_of(trial: Trial) -> dict[str, float]:
@@ -46,8 +45,8 @@ def full(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
 
 
 def some(grid: Mapping[str, Sequence[float]], count: int, seed: int) -> list[dict[str, float]]:
-    """``count`` combinations at random, none twice; all of them where there are no more."""
-    sizes = [len(each) for each in grid.values()]
+    """``count`` different combinations at random; all of them where there are no more."""
+    sizes = [len(values) for values in grid.values()]
     total = int(np.prod(sizes))
     chosen = np.random.default_rng(seed).choice(total, min(count, total), replace=False)
     indexes = np.stack(np.unravel_index(chosen, sizes), axis=1)
@@ -58,33 +57,32 @@ def some(grid: Mapping[str, Sequence[float]], count: int, seed: int) -> list[dic
 
 
 def planes(grid: Mapping[str, Sequence[float]], centre: Point) -> list[dict[str, float]]:
-    """All pairs of multipliers over the grid, the others at the centre."""
-    found = []
-    for first, second in combinations(grid, 2):
-        for x, y in product(grid[first], grid[second]):
-            found.append({**centre, first: x, second: y})
-    return found
+    """All pairs of multipliers over the grid, the other multipliers at the centre."""
+    return [
+        {**centre, first: x, second: y}
+        for first, second in combinations(grid, 2)
+        for x, y in product(grid[first], grid[second])
+    ]
 
 
 def at_edge(grid: Mapping[str, Sequence[float]], point: Point) -> list[str]:
-    """The multipliers whose best value is the first or last of its axis."""
+    """The multipliers whose value is the first or last of its axis."""
     return [name for name, values in grid.items() if len(values) > 1 and point[name] in (min(values), max(values))]
-
-
-def lies_on(grid: Mapping[str, Sequence[float]], point: Point) -> bool:
-    return all(any(math.isclose(point[name], value) for value in values) for name, values in grid.items())
 
 
 def near(
     best: Trial, tried: Iterable[tuple[Trial, float]], grid: Mapping[str, Sequence[float]] | None = None
 ) -> list[tuple[Point, float]]:
-    """Points with their scores that were tried at the best one's learning rate, those of a grid or all."""
-    axes = None if grid is None else {name: [*values, point_of(best)[name]] for name, values in grid.items()}
-    return [
-        (point_of(trial), score)
-        for trial, score in tried
-        if trial.lr == best.lr and (axes is None or lies_on(axes, point_of(trial)))
-    ]
+    """The points tried at the learning rate of the best trial, with their scores: all, or those of a grid."""
+    centre = point_of(best)
+
+    def lies_on_grid(point: Point) -> bool:
+        return grid is None or all(
+            any(math.isclose(point[name], value) for value in (*values, centre[name])) for name, values in grid.items()
+        )
+
+    points = [(point_of(trial), score) for trial, score in tried if trial.lr == best.lr]
+    return [(point, score) for point, score in points if lies_on_grid(point)]
 
 
 def unique(points: Iterable[Point]) -> list[Point]:

@@ -1,4 +1,4 @@
-"""What runs are judged by."""
+"""The metrics by which runs are judged."""
 
 from __future__ import annotations
 

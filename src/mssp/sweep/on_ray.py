@@ -1,7 +1,7 @@
 """Chunks of replicas as tasks on a Ray cluster: the one that is there, or a local one that is started.
 
-This process claims chunks and commits their results, so the store lives here, and is the same as without Ray. A worker
-that dies takes nothing with it: its chunk is trained again, on another.
+This process claims the chunks and commits their results, so the store is a file of this machine, as it is without Ray.
+The chunk of a worker that dies is trained again on another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mssp.sweep.trial import Trial
 
 _RETRIES = 5  # of a chunk whose worker died
 _WAIT_SECONDS = 1.0
-_AHEAD = 2  # chunks per worker that are claimed at once: the next is there when one ends
+_AHEAD = 2  # chunks that are claimed for each worker: it starts with the next as soon as one ends
 
 
 class Ray:
@@ -31,42 +31,42 @@ class Ray:
             import ray
         except ImportError:
             raise ValueError("--backend ray needs Ray: pip install 'mssp[ray]'") from None
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray will do anyway, without its warning
-        self._ray: Any = ray  # whose own types do not go far
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's default to come, without its warning
+        self._ray: Any = ray  # its own types are incomplete
         if not self._ray.is_initialized():
             self._ray.init(log_to_driver=False, logging_level="ERROR", include_dashboard=False)
-        has = self._ray.cluster_resources()
-        gpus = has.get("GPU", 0)
+        resources = self._ray.cluster_resources()
+        gpus = resources.get("GPU", 0)
         self._on_gpu = device != "cpu" and gpus >= 1
         if device.startswith("cuda") and not self._on_gpu:
             raise ValueError(f"device {device!r} cannot be used here: the Ray cluster has no GPU")
         self._threads = torch.get_num_threads()
-        self._workers = int(gpus) if self._on_gpu else max(1, int(has.get("CPU", 1) // self._threads))
+        self._workers = int(gpus) if self._on_gpu else max(1, int(resources.get("CPU", 1) // self._threads))
 
     def chunks(self, trials: Sequence[Trial], job: Job) -> list[list[NewRun]]:
         """As on this machine; a worker with less memory trains a chunk in parts."""
-        here = self._on_gpu and torch.cuda.is_available()
-        return plan_chunks(trials, job, pick_device("cuda" if here else "cpu"))
+        gpu_is_here = self._on_gpu and torch.cuda.is_available()
+        return plan_chunks(trials, job, pick_device("cuda" if gpu_is_here else "cpu"))
 
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
-        asked = begin(study, job, watcher, trials)
+        numbers = begin(study, job, watcher, trials)
         resources = {"num_gpus": 1} if self._on_gpu else {"num_cpus": self._threads}
         task = self._ray.remote(max_retries=_RETRIES, **resources)(_train_chunk)
-        shared = self._ray.put(job)  # once for all tasks of a machine
-        flying: dict[Any, Chunk] = {}
+        shared_job = self._ray.put(job)  # once for all tasks of a machine
+        in_flight: dict[Any, Chunk] = {}
         while True:
-            while len(flying) < _AHEAD * self._workers and (chunk := study.claim(asked)) is not None:
+            while len(in_flight) < _AHEAD * self._workers and (chunk := study.claim(numbers)) is not None:
                 specs = [run.spec for run in chunk.runs]
-                flying[task.remote(specs, shared, self._on_gpu, self._threads)] = chunk
-            if not flying:
-                if is_finished(study, asked):
+                in_flight[task.remote(specs, shared_job, self._on_gpu, self._threads)] = chunk
+            if not in_flight:
+                if is_finished(study, numbers):
                     return
-                time.sleep(_WAIT_SECONDS)  # another process is at the rest
+                time.sleep(_WAIT_SECONDS)  # other processes hold the rest
                 continue
-            ready, _ = self._ray.wait(list(flying), timeout=_WAIT_SECONDS)
+            ready, _ = self._ray.wait(list(in_flight), timeout=_WAIT_SECONDS)
             study.heartbeat()
             for reference in ready:
-                chunk = flying.pop(reference)
+                chunk = in_flight.pop(reference)
                 with committing(study, chunk):
                     results = self._results(reference)
                     study.finish(chunk, results)
@@ -76,11 +76,11 @@ class Ray:
         try:
             return list(self._ray.get(reference))
         except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from None  # what went wrong, without the worker's own traceback
+            raise error.cause from None  # the error itself, without the worker's traceback
 
 
 def _train_chunk(specs: list[str], job: Job, on_gpu: bool, threads: int) -> list[Result]:
-    """What a worker does. As many threads as the process that asked has: the same sums, in the same order."""
+    """Runs in a worker, with as many threads as the calling process has, so that sums have the same order."""
     torch.set_num_threads(threads)
     trials = [Trial.from_json(spec) for spec in specs]
     feed = job.ladder(trials[0]).feed(torch.device("cuda" if on_gpu else "cpu"))

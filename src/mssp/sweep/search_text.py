@@ -1,4 +1,4 @@
-"""What a search found, as a table for people and as JSON for programs."""
+"""The result of a search as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mssp._estimates import mean_of
+from mssp._estimates import finite, mean_of
 from mssp._tables import align
 from mssp.sweep import grids
 from mssp.sweep.metrics import Metric
@@ -16,7 +16,7 @@ from mssp.sweep.search import Found
 
 @dataclass(frozen=True)
 class Summary:
-    """A search's result, and what its choice gave with other seeds (not finite where it diverged)."""
+    """The result of a search, and the scores of its best trial with other seeds (not finite where it diverged)."""
 
     found: Found
     metric: Metric
@@ -24,7 +24,7 @@ class Summary:
 
     @property
     def score(self) -> float:
-        """In the metric's own terms."""
+        """The best score in the metric's own terms."""
         return self.found.score if self.metric.higher_is_better else -self.found.score
 
     @property
@@ -33,10 +33,10 @@ class Summary:
 
     def lines(self, heading: str, early_stop: bool, target: str) -> list[str]:
         found = self.found
-        without = sum(math.isinf(score) for _, score in found.tried)
+        lost_runs = sum(math.isinf(score) for _, score in found.tried)
         fate = "diverged or were stopped" if early_stop else "diverged"
         text = [heading, "", f"lr {found.best.lr:.6g}", "", *align(self._rows()), ""]
-        text.append(f"{self.metric.label} {self.score:.4f}, the best of {len(found.tried)} runs ({without} {fate})")
+        text.append(f"{self.metric.label} {self.score:.4f}, the best of {len(found.tried)} runs ({lost_runs} {fate})")
         if self.confirmed:
             lost = f", and {self.lost} of {len(self.confirmed)} diverged" if self.lost else ""
             text.append(f"with {len(self.confirmed)} new seeds {mean_of(self.confirmed).text(4)} (95% CI){lost}")
@@ -55,19 +55,15 @@ class Summary:
 
     def json(self) -> dict[str, Any]:
         mean = mean_of(self.confirmed)
-        new_seeds = {
-            "mean": mean.value if math.isfinite(mean.value) else None,
-            "ci": mean.ci if math.isfinite(mean.ci) else None,
-            "seeds": len(self.confirmed),
-            "diverged": self.lost,
-        }
+        seeds = len(self.confirmed)
+        new_seeds = {"mean": finite(mean.value), "ci": finite(mean.ci), "seeds": seeds, "diverged": self.lost}
         return {
             "lr": self.found.best.lr,
             "multipliers": grids.point_of(self.found.best),
             "aggregation_mult": self.found.best.aggregation_mult,
             "metric": self.metric.name,
             "best": self.score,
-            "new_seeds": new_seeds if self.confirmed else None,
+            "new_seeds": new_seeds if seeds else None,
             "runs": len(self.found.tried),
             "at_edge": list(self.found.at_edge),
         }

@@ -1,4 +1,4 @@
-"""One run: everything that tells it apart, in a line of JSON."""
+"""One run of a study: a model of a ladder with its hyperparameters and its seed, as one line of JSON."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ class Trial:
         )
 
     def plan(self, ladder: Ladder) -> Plan:
-        """Its plan, on the ladder of its regime."""
+        """The plan that it trains by, for a model of the ladder of its regime."""
         tuned = Tuned(self.lr, self.init_mult, self.lr_mult, self.aggregation_mult, self.base_width)
         return planned(ladder.shape(self.width), tuned, self.setting)
 
     @property
     def alike(self) -> tuple[Any, ...]:
-        """Trials for which this is equal train in lockstep."""
+        """Trials can train in lockstep if this is equal."""
         return self.setting.optimizer, self.setting.regime, self.width, self.active
 
     @property
     def parameters(self) -> dict[str, float | int | str | bool | None]:
-        """What tells trials apart, flat, as a table has it."""
+        """All its fields as columns of a table."""
         entries = self._entries()
-        multipliers = {f"lr_mult.{role}": number for role, number in entries.pop("lr_mult").items()}
-        return {**entries, **multipliers}
+        lr_mult = entries.pop("lr_mult")
+        return entries | {f"lr_mult.{role}": number for role, number in lr_mult.items()}
 
     @cached_property
     def key(self) -> str:
@@ -69,7 +69,10 @@ class Trial:
         return json.dumps(self._entries(), sort_keys=True)
 
     def _entries(self) -> dict[str, Any]:
-        """Flat, in the order of tables. A base is named where there is one: most have none, and keep their keys."""
+        """All its fields in the order of tables.
+
+        The base width is there only if there is one, so that trials without one keep their keys.
+        """
         words = self.setting.words()
         if words["as_printed"]:
             raise ValueError(
@@ -93,24 +96,25 @@ class Trial:
 
 
 def in_chunks(trials: Sequence[Trial], sizes: Mapping[tuple[Any, ...], int]) -> list[list[Trial]]:
-    """Trials that train together: alike, of at most the size that fits, seed by seed so that batches are shared.
+    """Trials in chunks that train together: alike ones, no more than fit.
 
-    A chunk holds equally many trials of each of its seeds where that is possible.
+    Replicas of one seed share their batches. So a chunk holds equally many trials of all seeds, in the order of the
+    seeds; or trials of one seed, if there are more trials of some seeds than of others.
+
+    Args:
+        sizes: how many trials fit, by :attr:`Trial.alike`.
     """
     from mssp.replicas.training import even_parts
 
-    groups: dict[tuple[Any, ...], list[Trial]] = {}
+    groups: dict[tuple[Any, ...], dict[int, list[Trial]]] = {}
     for trial in trials:
-        groups.setdefault(trial.alike, []).append(trial)
-    found = []
-    for alike, members in groups.items():
-        seeds = sorted({trial.seed for trial in members})
-        by_seed = [[trial for trial in members if trial.seed == seed] for seed in seeds]
-        if len({len(each) for each in by_seed}) > 1:
-            for each in by_seed:  # unequal: one seed at a time, so that each chunk shares its batches
-                found += [each[part] for part in even_parts(len(each), sizes[alike])]
-            continue
-        together = max(1, sizes[alike] // len(seeds))
-        for part in even_parts(len(by_seed[0]), together):
-            found.append([trial for each in by_seed for trial in each[part]])
-    return found
+        groups.setdefault(trial.alike, {}).setdefault(trial.seed, []).append(trial)
+    chunks = []
+    for alike, by_seed in groups.items():
+        of_seeds = [by_seed[seed] for seed in sorted(by_seed)]
+        if len(set(map(len, of_seeds))) == 1:
+            parts = even_parts(len(of_seeds[0]), max(1, sizes[alike] // len(of_seeds)))
+            chunks += [[trial for of_seed in of_seeds for trial in of_seed[part]] for part in parts]
+        else:
+            chunks += [of_seed[part] for of_seed in of_seeds for part in even_parts(len(of_seed), sizes[alike])]
+    return chunks
