@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from fnmatch import fnmatch
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -652,6 +653,22 @@ def test_the_file_says_what_it_is_and_needs_no_mssp(host: str) -> None:
     assert not re.search(r"^\s*(import|from) mssp", text, re.MULTILINE)
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 130
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_file_has_no_names_that_are_unknown_or_unused(host: str) -> None:
+    scaled = plan_for(SMALL, grad_scale=host == "nanogpt")
+    lint = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F", "--quiet", "-"]
+    for text in (export(PLAN, host), export(scaled, host)):
+        checked = subprocess.run(lint, input=text, capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_the_code_of_files_is_in_the_package() -> None:
+    """As text, wherever the package is installed."""
+    named = {module.__name__.rpartition(".")[2] for module in HOSTS.values()}
+    held = {path.name.removesuffix(".py") for path in files("mssp.hosts").joinpath("exported").iterdir()}
+    assert named < held
 
 
 def test_betas_are_written_where_the_plan_has_them() -> None:

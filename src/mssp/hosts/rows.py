@@ -1,11 +1,11 @@
-"""What a host calls its parameters, and what a plan says of each: the table every export is written from.
+"""What a host calls its parameters, and what a plan says of each: the table that every export is written from.
 
-A :class:`Parameter` is a name pattern with its role and its axes. :func:`rows` puts a plan's numbers beside it,
-with the matrix's own input side, and :func:`groups` gathers the rows whose numbers agree.
+A :class:`Parameter` is a name pattern with its role and its axes. :func:`planned_parameters` puts a plan's numbers
+beside it, for the matrix's own input side, and :func:`groups_of` gathers the parameters whose numbers agree.
 
-Some sides a plan does not know. It knows the width and the expert width; a ``hidden`` matrix follows its own input
-side, which in the output projection of attention, in a dense FFN, in a shared expert and behind a low rank is another
-size. :class:`Sizes` holds what the user says of them, and what is assumed.
+A plan knows the width and the expert width, but a ``hidden`` matrix follows its own input side. In the output
+projection of attention, in a dense FFN, in a shared expert and behind a low rank that is another size. :class:`Sizes`
+holds what the user says of such sizes, and what is assumed of the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mssp.planning.rules import GAINS
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan, Values
 
-# By the name of the flag, and in words.
+# The sides that a plan does not know, by the name of their flag, in words.
 SIDES = {
     "attention_width": "query heads x head size, the input of attention's output projection",
     "ffn_width": "the hidden units of dense FFN blocks",
@@ -35,7 +35,7 @@ FIXED = frozenset({"q_rank", "kv_rank"})
 
 @dataclass(frozen=True)
 class Side:
-    """One side at the target and at the base; ``known`` is whether the target's size was said or follows."""
+    """One side at the target and at the base; ``known`` says whether the target's size was given or follows."""
 
     target: int
     base: int | None
@@ -44,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of :data:`SIDES` that were said, at the target and at the base.
+    """The sizes of :data:`SIDES` that the user gives, at the target and at the base.
 
     >>> Sizes(target={"ffn_width": 8192}, base={"ffn_width": 1024}).target["ffn_width"]
     8192
@@ -54,8 +54,8 @@ class Sizes:
     base: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for which, said in (("target", self.target), ("base", self.base)):
-            for name, size in said.items():
+        for which, sizes in (("target", self.target), ("base", self.base)):
+            for name, size in sizes.items():
                 if name not in SIDES:
                     raise ValueError(f"unknown size {name!r}: use one of {', '.join(SIDES)}")
                 positive_int(f"{which}.{_flag(name)}", size)
@@ -64,36 +64,36 @@ class Sizes:
                 raise ValueError(f"base.{_flag(name)} is given without target.{_flag(name)}: say both")
 
     def check(self, plan: Plan) -> None:
-        """Refuse what does not go with the plan."""
+        """Refuse sizes that contradict the plan."""
         if self.base and plan.base is None:
             raise ValueError(f"base.{_flag(next(iter(self.base)))} is given, but the plan has no base")
         for name in self.target:
             self.side(name, plan)
 
     def side(self, name: str, plan: Plan) -> Side | None:
-        """A side by its name, ``width`` among them; None for a rank that has to be said and was not."""
+        """A side by its name, which may be ``width``; None for a rank that has to be given and was not."""
         width, base_width = plan.target.width, None if plan.base is None else plan.base.width
         if name == "width":
             return Side(width, base_width, known=True)
-        said = self.target.get(name)
-        if said is None:
+        size = self.target.get(name)
+        if size is None:
             if name in FIXED:
-                # Only its ratio to the base matters, and that is 1; without a base it is the size itself.
+                # With a base only the ratio to it counts, which is 1. Without one the size itself would.
                 return None if base_width is None else Side(width, width, known=False)
             return Side(width, base_width, known=base_width is None)
-        if base_width is None or name in FIXED:
-            return Side(said, self.base.get(name, said) if base_width is not None else None, known=True)
-        if name in self.base:
-            return Side(said, self.base[name], known=True)
-        if said * base_width % width:
+        if base_width is None:
+            return Side(size, None, known=True)
+        if name in self.base or name in FIXED:
+            return Side(size, self.base.get(name, size), known=True)
+        if size * base_width % width:
             raise ValueError(
-                f"target.{_flag(name)} {said} cannot have grown in proportion to the width, {base_width} to {width}: "
+                f"target.{_flag(name)} {size} cannot have grown in proportion to the width, {base_width} to {width}: "
                 f"say base.{_flag(name)} too"
             )
-        return Side(said, said * base_width // width, known=True)
+        return Side(size, size * base_width // width, known=True)
 
     def assumptions(self, plan: Plan) -> list[str]:
-        """One line per side: what it is taken to be."""
+        """One line for each side, with the size that it is taken to have."""
         lines = []
         for name in SIDES:
             side = self.side(name, plan)
@@ -114,8 +114,8 @@ def _flag(name: str) -> str:
     return name.replace("_", "-")
 
 
-How = Literal["normal", "own fan-in", "tied", "zeros", "ones"]
-# What an axis of a tensor has to be: that size, one that grows as the width does, or any.
+Way = Literal["normal", "own fan-in", "tied", "zeros", "ones"]
+# What an axis of a tensor has to be: this size, one that grows as the width does, or any.
 Axis = int | Literal["grows"] | None
 
 
@@ -126,29 +126,37 @@ class Parameter:
     Args:
         pattern: a name; ``*`` stands for anything.
         role: one of ``mssp.planning.rules.ROLES``.
-        axes: the tensor's axes in order, each a size by name (``width``, ``experts``, ``2*expert_width``), ``any``,
-            or several multiplied where a host lays them along one axis.
-        fan_in, fan_out: the two sides of a ``hidden`` matrix, where they are not the width.
+        axes: the tensor's axes in order. Each is a size by name (``width``, ``experts``, ``2*expert_width``), ``any``,
+            or a product of sizes where a host lays them along one axis. A ``hidden`` matrix has its input side last.
+        rows: the output side of a ``hidden`` matrix whose first axis is ``any``.
     """
 
     pattern: str
     role: str
     axes: str
-    fan_in: str = "width"
-    fan_out: str = "width"
+    rows: str = "width"
+
+    @property
+    def fan_in(self) -> str:
+        return self.axes.split()[-1] if self.role == "hidden" else "width"
+
+    @property
+    def fan_out(self) -> str:
+        first = self.axes.split()[0]
+        return self.rows if first == "any" else first
 
 
 @dataclass(frozen=True)
-class Row:
+class PlannedParameter:
     """A parameter with the plan's numbers.
 
-    ``std`` is the standard deviation, or with ``own fan-in`` the constant before fan_in^-1/2; ``in_axis`` is where the
-    input side lies, for those.
+    ``std`` is its standard deviation. Where the way to start is ``own fan-in``, it is the constant before fan_in^-1/2,
+    and ``in_axis`` is the axis of the input side.
     """
 
     parameter: Parameter
     values: Values
-    how: How
+    way: Way
     std: float
     shape: tuple[Axis, ...]
     in_axis: int | None = None
@@ -156,42 +164,41 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that share their numbers."""
+    """Planned parameters of one role that share their numbers."""
 
-    role: str
     values: Values
-    rows: tuple[Row, ...]
+    members: Sequence[PlannedParameter]
 
     @property
     def patterns(self) -> list[str]:
-        return [row.parameter.pattern for row in self.rows]
+        return [member.parameter.pattern for member in self.members]
 
 
-def rows(plan: Plan, vocabulary: Sequence[Parameter], sizes: Sizes) -> list[Row]:
-    """The plan's numbers for a host's parameters; those whose sides nobody said are left out."""
+def planned_parameters(plan: Plan, vocabulary: Sequence[Parameter], sizes: Sizes) -> list[PlannedParameter]:
+    """The plan's numbers for a host's parameters, without those that need a rank which was not given."""
     sizes.check(plan)
-    found = [_row(plan, parameter, sizes) for parameter in vocabulary]
-    return [row for row in found if row is not None]
+    planned = (_planned(plan, parameter, sizes) for parameter in vocabulary)
+    return [parameter for parameter in planned if parameter is not None]
 
 
-def groups(rows: Sequence[Row]) -> list[Group]:
-    """Rows with equal learning rate, eps and decay in one group, in the order in which they first come."""
-    gathered: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        numbers = row.values
-        key = (row.parameter.role, numbers.lr, numbers.eps, numbers.weight_decay, numbers.grad_scale)
-        gathered.setdefault(key, []).append(row)
-    return [Group(alike[0].parameter.role, alike[0].values, tuple(alike)) for alike in gathered.values()]
+def groups_of(planned: Sequence[PlannedParameter]) -> list[Group]:
+    """Parameters of one role with equal learning rate, eps and decay in one group, in order of their first."""
+    alike: dict[tuple[object, ...], list[PlannedParameter]] = {}
+    for member in planned:
+        values = member.values
+        key = (values.role, values.lr, values.eps, values.weight_decay, values.grad_scale)
+        alike.setdefault(key, []).append(member)
+    return [Group(members[0].values, members) for members in alike.values()]
 
 
-def _row(plan: Plan, parameter: Parameter, sizes: Sizes) -> Row | None:
+def _planned(plan: Plan, parameter: Parameter, sizes: Sizes) -> PlannedParameter | None:
     role = parameter.role
     shape = tuple(_axis(plan, axis, sizes) for axis in parameter.axes.split())
     if role != "hidden":
         values = plan.roles[role]
-        how: How = "ones" if role in GAINS else "zeros" if values.zero else "tied" if values.starts_equal else "normal"
-        return Row(parameter, values, how, values.init_std, shape)
-    into, out = (_product_side(plan, side, sizes) for side in (parameter.fan_in, parameter.fan_out))
+        way: Way = "ones" if role in GAINS else "zeros" if values.zero else "tied" if values.starts_equal else "normal"
+        return PlannedParameter(parameter, values, way, values.init_std, shape)
+    into, out = (_side(plan, side, sizes) for side in (parameter.fan_in, parameter.fan_out))
     if into is None or out is None:
         return None
     info = ParamInfo(
@@ -205,14 +212,13 @@ def _row(plan: Plan, parameter: Parameter, sizes: Sizes) -> Row | None:
     values = plan.resolve([info])[parameter.pattern]
     by_ratio = plan.base is not None and bool({"all", "hidden"} & set(plan.init_std))
     if into.known or by_ratio:
-        return Row(parameter, values, "normal", values.init_std, shape)
-    # The size is not known here but will be there: the rule is std = constant x fan_in^-1/2, in every scheme.
+        return PlannedParameter(parameter, values, "normal", values.init_std, shape)
+    # The host knows the size when it builds the model. In every scheme the rule is std = constant x fan_in^-1/2.
     constant = values.init_std * into.target**0.5
-    axis = parameter.axes.split().index(parameter.fan_in)
-    return Row(parameter, values, "own fan-in", constant, shape, axis)
+    return PlannedParameter(parameter, values, "own fan-in", constant, shape, in_axis=len(shape) - 1)
 
 
-def _product_side(plan: Plan, text: str, sizes: Sizes) -> Side | None:
+def _side(plan: Plan, text: str, sizes: Sizes) -> Side | None:
     """A side such as ``ffn_width``, or a multiple of one: ``2*width``."""
     count, star, name = text.rpartition("*")
     side = sizes.side(name, plan)
@@ -222,20 +228,15 @@ def _product_side(plan: Plan, text: str, sizes: Sizes) -> Side | None:
 
 
 def _axis(plan: Plan, text: str, sizes: Sizes) -> Axis:
-    """What is known of an axis from the plan and from what was said."""
-    known: Mapping[str, int] = {
-        "width": plan.target.width,
-        "expert_width": plan.target.expert_width,
-        "experts": plan.target.experts,
-    }
+    """What is known of an axis from the plan and from the sizes that were given."""
+    if text == "any":
+        return None
     size = 1
     for factor in text.split("*"):
         if factor.isdecimal():
             size *= int(factor)
-        elif factor in known:
-            size *= known[factor]
-        elif factor == "any":
-            return None
+        elif factor in ("width", "expert_width", "experts"):
+            size *= getattr(plan.target, factor)
         else:
             side = sizes.side(factor, plan)
             if side is None or not side.known:

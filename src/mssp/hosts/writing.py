@@ -1,22 +1,66 @@
-"""The parts that all exports are written from: numbers with their Powers, the head, the table, the common functions.
-
-What is written depends on torch and the host alone.
-"""
+"""Exported files: the head, the constants, the groups, how parameters start, and the code of the host."""
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
-from mssp.hosts.rows import Group, Row, Sizes
-from mssp.planning.rules import BIASES, GAINS
+from mssp.hosts.rows import Group, Parameter, PlannedParameter, Sizes, groups_of, planned_parameters
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan
     from mssp.planning.power import Factor
 
 _COLUMNS = 120
+# Numbers of a group as Python source, by name, each with a note on where it comes from.
+Numbers = dict[str, tuple[str, str]]
+
+
+def file_text(
+    plan: Plan,
+    sizes: Sizes,
+    vocabulary: Sequence[Parameter],
+    host: str,
+    code: str,
+    by_hand: Sequence[str],
+    constants: Sequence[str],
+    *,
+    groups: str,
+    group_text: Callable[[Plan, Group, int], str],
+    pattern: Callable[[str], str] = '"{}"'.format,
+) -> str:
+    """The text of an exported file.
+
+    Args:
+        host: its name as its users write it.
+        code: the host's file in ``exported``.
+        by_hand: what is left to do by hand.
+        constants: assignments, as lines.
+        groups: the name of the list of groups; ``group_text`` writes a group, from its number in the list.
+        pattern: writes the pattern of a parameter as Python source.
+    """
+    planned = planned_parameters(plan, vocabulary, sizes)
+    imports, definitions = _code(code)
+    lines = [
+        *_head(plan, sizes, host, by_hand),
+        "",
+        imports,
+        "",
+        *constants,
+        "",
+        f"{groups} = [",
+        *(group_text(plan, group, number) for number, group in enumerate(groups_of(planned))),
+        "]",
+        "",
+        *_starts(plan, planned, pattern),
+        "",
+        "",
+        definitions,
+    ]
+    return "\n".join(lines)
 
 
 def literal(value: float) -> str:
@@ -29,24 +73,56 @@ def literal(value: float) -> str:
     return text if any(mark in text for mark in ".en") else f"{text}.0"
 
 
-def plain(factor: Factor | None) -> str:
-    return "0" if factor is None else factor.plain()
+def _code(file: str) -> tuple[str, str]:
+    """The imports and the definitions of an exported file.
+
+    The definitions of ``starts`` that are called stand behind those of the host. A function that the host defines
+    itself takes the place of the common one.
+    """
+    imports, own = parts(file)
+    common = {name: own.pop(name, text) for name, text in parts("starts")[1].items()}
+    whole = "\n".join([*own.values(), *common.values()])
+    called = [text for name, text in common.items() if whole.count(f"{name}(") > 1]
+    return imports, "\n\n\n".join([*own.values(), *called]) + "\n"
 
 
-def powers(plan: Plan, group: Group) -> dict[str, str]:
-    """The Powers behind a group's numbers; those of a hidden matrix speak of its own sides."""
-    rule = plan.rule(group.role)
-    tuned = plan.lr_mult.get(group.role)
-    return {
-        "lr": plain(rule.lr) + ("" if tuned is None else f", times the tuned {literal(tuned)}"),
-        "eps": plain(rule.eps),
-        "weight_decay": "0 for gains and biases" if group.role in GAINS | BIASES else plain(1 / rule.lr),
-    }
+def parts(file: str) -> tuple[str, dict[str, str]]:
+    """A file of ``exported``: its imports from elsewhere, and its definitions by name."""
+    text = files("mssp.hosts").joinpath("exported", f"{file}.py").read_text(encoding="utf-8")
+    head, *definitions = text.strip().split("\n\n\n")
+    imports = [block for block in head.split("\n\n") if re.match(r"(import|from) (?!mssp)", block)]
+    by_name = {re.findall(r"^(?:def |class )?(\w+)", text, re.MULTILINE)[0]: text for text in definitions}
+    return "\n\n".join(imports), by_name
 
 
-def factor(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
+def constants_of(plan: Plan) -> list[str]:
+    """The constants of every host: what shapes are checked against, and the seed."""
+    base = plan.base
+    proportion = base is not None and plan.target.expert_width * base.width == base.expert_width * plan.target.width
+    grows = [plan.target.width, *([plan.target.expert_width] if proportion else [])]
+    return [
+        f"EXPERTS = {plan.target.experts}",
+        f"GROW = {tuple(grows)}  # a side that is a multiple of one of these grows as the width does",
+        "SEED = 0",
+    ]
+
+
+def factors(plan: Plan) -> tuple[str, str, str]:
+    """The constants of the forward pass: on the sum over experts by the kind of gates, and on the residual stream."""
+    aggregation, residual = (literal(plan.multiplier(name, relative=True)) for name in _POWERS)
+    return (
+        f"AGGREGATION = {aggregation}  # {_factor(plan, 'aggregation')}, for gates that do not sum to one",
+        f"AGGREGATION_OF_SUMMING_GATES = {literal(plan.aggregation_mult)}",
+        f"RESIDUAL = {residual}  # {_factor(plan, 'residual')}",
+    )
+
+
+_POWERS: Mapping[Literal["aggregation", "residual"], str] = {"aggregation": "K^-1", "residual": "L^-1"}
+
+
+def _factor(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
     """The Power behind a factor of the forward pass, and what it is relative to."""
-    power = {"aggregation": "K^-1", "residual": "L^-1"}[which]
+    power = _POWERS[which]
     if not plan.setting.scheme.averages:
         power = f"1 in {plan.setting.scheme.title}"
     elif plan.base is not None:
@@ -55,39 +131,70 @@ def factor(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
     return f"{power}, times the tuned {literal(plan.aggregation_mult)}" if tuned else power
 
 
-def fused(name: str) -> str:
-    """What is said of queries, keys and values in one matrix under SGD, where output sides count too."""
-    return (
-        f"{name} holds queries, keys and values in one matrix, and takes the learning rate that SGD has for queries, "
-        "also where keys and values have fewer heads."
-    )
+def numbers(plan: Plan, group: Group) -> Numbers:
+    """What the optimizer takes for a group; Powers of a hidden matrix speak of its own sides."""
+    values = group.values
+    rule, tuned = plan.rule(values.role), plan.lr_mult.get(values.role)
+    times = "" if tuned is None else f", times the tuned {literal(tuned)}"
+    found = {"lr": (literal(values.lr), plain(rule.lr) + times)}
+    if values.eps is not None:
+        found["eps"] = (literal(values.eps), plain(rule.eps))
+    found["weight_decay"] = (literal(values.weight_decay), plain(1 / rule.lr) if values.weight_decay else "")
+    if plan.recipe.betas is not None:
+        found["betas"] = (str(plan.recipe.betas), "")
+    return found
+
+
+def assignments(form: str, numbers: Numbers) -> str:
+    """Numbers as lines, with their notes as comments.
+
+    >>> print(assignments("{}={},", {"lr": ("0.001", "N^-1"), "betas": ("(0.9, 0.95)", "")}))
+    lr=0.001,  # N^-1
+    betas=(0.9, 0.95),
+    """
+    lines = (form.format(name, text) + (f"  # {note}" if note else "") for name, (text, note) in numbers.items())
+    return "\n".join(lines)
+
+
+def lines(form: str, patterns: Iterable[str]) -> str:
+    """Patterns as lines."""
+    return "\n".join(map(form.format, patterns))
+
+
+def plain(factor: Factor | None) -> str:
+    return "0" if factor is None else factor.plain()
 
 
 def label(group: Group) -> str:
     """A group in words: its role, and the input sides where they are not all the width."""
-    sides = list(dict.fromkeys(row.parameter.fan_in for row in group.rows))
-    return group.role if sides == ["width"] else f"{group.role}, input side {', '.join(sides)}"
+    sides = list(dict.fromkeys(planned.parameter.fan_in for planned in group.members))
+    return group.values.role if sides == ["width"] else f"{group.values.role}, input side {', '.join(sides)}"
 
 
-def start(plan: Plan, row: Row) -> str:
-    """In words how a row's parameters start."""
-    power = plain(plan.rule(row.parameter.role).init_std)
-    return {
-        "ones": "1",
-        "zeros": "0",
-        "normal": power,
-        "own fan-in": "fan_in^-1/2, from the tensor",
-        "tied": f"{power}, all experts equal",
-    }[row.how]
+def _starts(plan: Plan, planned: Sequence[PlannedParameter], pattern: Callable[[str], str]) -> list[str]:
+    """The table of how every parameter starts."""
+    lines = [
+        "# How parameters start: pattern, way, standard deviation, shape (None: any size; 'grows': a multiple of what",
+        "# grows as the width does), and for 'own fan-in', whose number is a constant before fan_in^-1/2, that axis.",
+        "STARTS = [",
+    ]
+    for row in planned:
+        power = plain(plan.rule(row.parameter.role).init_std)
+        note = {
+            "ones": "1",
+            "zeros": "0",
+            "normal": power,
+            "own fan-in": "fan_in^-1/2, from the tensor",
+            "tied": f"{power}, all experts equal",
+        }[row.way]
+        std = "1.0" if row.way == "ones" else literal(row.std)
+        lines.append(f"    # {row.parameter.role}: {note}")
+        lines.append(f"    ({pattern(row.parameter.pattern)}, {row.way!r}, {std}, {row.shape}, {row.in_axis}),")
+    return [*lines, "]"]
 
 
-def comment(text: str, indent: str = "") -> list[str]:
-    """Text as comment lines."""
-    return textwrap.wrap(text, _COLUMNS, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ")
-
-
-def head(plan: Plan, sizes: Sizes, host: str, by_hand: Sequence[str]) -> list[str]:
-    """What stands on top of the file."""
+def _head(plan: Plan, sizes: Sizes, host: str, by_hand: Sequence[str]) -> list[str]:
+    """Comments on top of the file: which plan it is, what was assumed, what is left to do."""
     from mssp._environment import __version__
 
     regime = f"Regime {plan.regime}, " if plan.regime else ""
@@ -114,6 +221,7 @@ def head(plan: Plan, sizes: Sizes, host: str, by_hand: Sequence[str]) -> list[st
     lines: list[str] = []
     for fact in facts:
         bullet = "    " if fact.startswith("  - ") else "  " if fact.startswith("  ") else ""
+        # Newlines in a fact become spaces here: every line of the head is a comment.
         lines += textwrap.wrap(fact, _COLUMNS - 2, subsequent_indent=bullet) or [""]
     return [f"# {line}".rstrip() for line in lines]
 
@@ -122,73 +230,9 @@ def _shape(shape: object) -> str:
     return repr(shape).removeprefix("Shape(").removesuffix(")").replace(",", "")
 
 
-def table(plan: Plan, rows: Sequence[Row], patterns: Sequence[str]) -> list[str]:
-    """How every parameter starts: pattern, how, std, the shape it must have, and the axis of its own input side."""
-    lines = [
-        "# How parameters start: pattern, way, standard deviation, shape (None: any size; 'grows': a multiple of what",
-        "# grows as the width does), and for 'own fan-in', whose number is a constant before fan_in^-1/2, that axis.",
-        "STARTS = [",
-    ]
-    for row, pattern in zip(rows, patterns, strict=True):
-        shape = ", ".join(repr(axis) for axis in row.shape) + ("," if len(row.shape) == 1 else "")
-        number = "1.0" if row.how == "ones" else literal(row.std)
-        line = f"    ({pattern}, {row.how!r}, {number}, ({shape}), {row.in_axis}),"
-        note = f"{row.parameter.role}: {start(plan, row)}"
-        lines += [f"    # {note}", line]
-    return [*lines, "]"]
-
-
-def sizes_of_plan(plan: Plan) -> list[str]:
-    """The constants that checks of shapes speak of."""
-    base = plan.base
-    proportion = base is not None and plan.target.expert_width * base.width == base.expert_width * plan.target.width
-    grows = [plan.target.width, *([plan.target.expert_width] if proportion else [])]
-    return [
-        f"EXPERTS = {plan.target.experts}",
-        f"GROW = {tuple(grows)}  # a side that is a multiple of one of these grows as the width does",
-        "SEED = 0",
-    ]
-
-
-# Functions of the generated file: finding a parameter's line, and the standard deviation it gets.
-FIND = '''
-def _start(name, shape):
-    """How the parameter of this name and whole shape starts: way and standard deviation."""
-    found = [line for line in STARTS if _matches(line[0], name)]
-    if len(found) != 1:
-        raise ValueError(
-            f"{name} {tuple(shape)} matches {len(found)} patterns of this export, not one: it has no role, or its size "
-            "has to be said to `mssp export` (--target.kv-rank and the like)"
-        )
-    pattern, way, std, wanted, in_axis = found[0]
-    fits = len(shape) == len(wanted) and all(_fits(size, axis) for size, axis in zip(shape, wanted))
-    if not fits:
-        raise ValueError(
-            f"{name} has shape {tuple(shape)}, this export is for {wanted}: it was made for another model, or the "
-            f"size has to be said to `mssp export` (--target.attention-width and the like)"
-        )
-    return ("normal", std * shape[in_axis] ** -0.5) if way == "own fan-in" else (way, std)
-
-
-def _fits(size, wanted):
-    if wanted == "grows":
-        return any(size % step == 0 for step in GROW)
-    return wanted is None or size == wanted
-
-
-def _draw(name, shape):
-    """Standard normals that depend on the seed and the name alone, so that every rank draws the same."""
-    key = hashlib.sha256(f"{SEED}/{name}".encode()).digest()
-    return torch.randn(shape, generator=torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1))
-'''.strip("\n")
-
-# For hosts whose models may be wrapped by the time they are planned, and have no `module` of their own in front.
-CLEAN = '''
-def _clean(name):
-    """The name without what compile, checkpointing, FSDP and DDP put into it, whichever is outermost."""
-    for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module."):
-        name = name.replace(wrapper, "")
-    while name.startswith("module."):
-        name = name.removeprefix("module.")
-    return name
-'''.strip("\n")
+def fused_note(name: str) -> str:
+    """What is said of queries, keys and values in one matrix under SGD, where output sides count too."""
+    return (
+        f"{name} holds queries, keys and values in one matrix, and takes the learning rate that SGD has for queries, "
+        "also where keys and values have fewer heads."
+    )
