@@ -20,7 +20,7 @@ import torch
 
 from mssp._environment import pick_device
 from mssp._tables import markdown_table
-from mssp.coordcheck.ladder_runs import Run, check_runs, measured, theory_of
+from mssp.coordcheck.ladder_runs import PlannedProgram, check_runs, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
 from mssp.measure.quantities import ACCUSING
@@ -116,7 +116,7 @@ def cost(regimes: list[str], widths: tuple[int, ...], feed: Feed) -> list[str]:
     return markdown_table(["regime", "steps alone / s", "checked / s", "ratio"], rows)
 
 
-def _train_alone(runs: Mapping[int, Run], feed: Feed) -> None:
+def _train_alone(runs: Mapping[int, PlannedProgram], feed: Feed) -> None:
     for run in runs.values():
         lockstep = Lockstep(run.program, [Replica(run.plan, seed) for seed in range(SEEDS)], device=feed.device)
         for x, targets in feed.batches(lockstep.seeds, Schedule(STEPS, BATCH)):

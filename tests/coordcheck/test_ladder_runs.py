@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
-from mssp.coordcheck.ladder_runs import Run, Sizes, check_runs, measured, theory_of
+from mssp.coordcheck.ladder_runs import LadderSizes, PlannedProgram, check_runs, measured, theory_of
 from mssp.coordcheck.result import Check
 from mssp.data import load
 from mssp.ladders.mlp import MLPLadder
@@ -27,16 +27,16 @@ def feed() -> Feed:
     return Feed(load("clusters"), torch.device("cpu"))
 
 
-def config_in(run: Run) -> MLPConfig:
+def config_in(run: PlannedProgram) -> MLPConfig:
     assert isinstance(run.program, MLPProgram)
     return run.program.config
 
 
 def checked(
-    runs: Mapping[int, Run],
+    runs: Mapping[int, PlannedProgram],
     feed: Feed,
     *,
-    right: Mapping[int, Run] | None = None,
+    right: Mapping[int, PlannedProgram] | None = None,
     prepare: Callable[[Lockstep], None] | None = None,
     steps: int = 6,
     seeds: int = 3,
@@ -134,7 +134,7 @@ def tie(lockstep: Lockstep) -> None:
 def test_the_fix_of_regime_iii_is_not_enough_in_ii(feed: Feed) -> None:
     """Sharing experts instead of boosting them repairs the initial sum; A6 and the gradient at h2 stay too small."""
     widths = (64, 128, 256)
-    right = Sizes(widths).runs(Setting.of("mssp", "II", "sgd", "mup"), Tuned(1.0), MLPLadder, feed.data)
+    right = LadderSizes(widths).programs(Setting.of("mssp", "II", "sgd", "mup"), Tuned(1.0), MLPLadder, feed.data)
     shared = Mistake("weights", "expert_out", -0.5, "II", "sgd").planted(right)
     found = checked(shared, feed, right=right, prepare=tie, steps=2, seeds=6)
     assert [cause.setting for cause in found.causes] == ["experts", "weights"]
@@ -179,7 +179,7 @@ def test_one_eps_for_all_is_no_longer_small_against_the_gradients_of_experts(
 
 
 def test_a_learning_rate_that_is_far_too_large(feed: Feed) -> None:
-    runs = Sizes((32, 64)).runs(Setting.of("mssp", "II", "sgd"), Tuned(1e20), MLPLadder, feed.data)
+    runs = LadderSizes((32, 64)).programs(Setting.of("mssp", "II", "sgd"), Tuned(1e20), MLPLadder, feed.data)
     found = checked(runs, feed)
     assert not found.passed
     assert not found.stable
@@ -188,7 +188,7 @@ def test_a_learning_rate_that_is_far_too_large(feed: Feed) -> None:
 
 
 def test_over_depth_gradients_fall_and_updates_do_not(feed: Feed) -> None:
-    runs = Sizes((64,), (1, 2, 4)).runs(Setting.of("mssp", "II", "sgd"), Tuned(10.0), MLPLadder, feed.data)
+    runs = LadderSizes((64,), (1, 2, 4)).programs(Setting.of("mssp", "II", "sgd"), Tuned(10.0), MLPLadder, feed.data)
     assert [(config_in(run).blocks, config_in(run).residual, run.plan.target.depth) for run in runs.values()] == [
         (1, True, 1), (2, True, 2), (4, True, 4),
     ]  # fmt: skip
@@ -212,13 +212,13 @@ def test_more_seeds_are_checked_in_parts_of_one_measurement(feed: Feed) -> None:
 
 def test_sizes_that_leave_no_exponent_to_fit() -> None:
     with pytest.raises(ValueError, match="an exponent needs at least 2 different widths, got 64"):
-        Sizes((64,))
+        LadderSizes((64,))
     with pytest.raises(ValueError, match="an exponent needs at least 2 different widths, got 64 64"):
-        Sizes((64, 64))
+        LadderSizes((64, 64))
     with pytest.raises(ValueError, match="an exponent needs at least 2 different depths, got 4"):
-        Sizes((64,), (4,))
+        LadderSizes((64,), (4,))
     with pytest.raises(ValueError, match="depths are checked at one width, got 64 128"):
-        Sizes((64, 128), (1, 2))
+        LadderSizes((64, 128), (1, 2))
 
 
 def test_sizes_are_taken_in_order_whatever_the_order_they_are_given_in(feed: Feed) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mssp.coordcheck.ladder_runs import Run, Sizes, with_safe_lr
+from mssp.coordcheck.ladder_runs import LadderSizes, PlannedProgram, with_safe_lr
 from mssp.data.dataset import Dataset
 from mssp.ladders.mlp import MLPLadder
 from mssp.ladders.tuned import multipliers_for
 from mssp.planning.setting import Setting
 
 
-def runs_of(setting: Setting, widths: tuple[int, ...], data: Dataset) -> dict[int, Run]:
+def runs_of(setting: Setting, widths: tuple[int, ...], data: Dataset) -> dict[int, PlannedProgram]:
     found = multipliers_for("clusters", setting)
-    return Sizes(widths).runs(setting, with_safe_lr(found, setting.optimizer), MLPLadder, data)
+    return LadderSizes(widths).programs(setting, with_safe_lr(found, setting.optimizer), MLPLadder, data)

@@ -10,7 +10,7 @@ import torch
 
 import mssp
 from mssp import Shape
-from mssp.coordcheck.ladder_runs import Sizes
+from mssp.coordcheck.ladder_runs import LadderSizes
 from mssp.data import load
 from mssp.dmft.examples import example
 from mssp.ladders.ladder import Ladder
@@ -65,7 +65,7 @@ def test_a_sweep_and_a_check_train_its_models(regime: str, active: int | None) -
     ladder = MLPLadder(regime_named(regime), DATA, active)
     job = Job(DATA, Schedule(10, 10), MLPLadder)
     widths = (64, 128, 256)
-    checked = Sizes(widths).runs(setting, Tuned(0.1), MLPLadder, DATA, active)
+    checked = LadderSizes(widths).programs(setting, Tuned(0.1), MLPLadder, DATA, active)
     for width in widths:
         trial = Contender(setting, active).trial(width, 0, 0.1)
         assert job.ladder(trial) == ladder
@@ -76,7 +76,7 @@ def test_a_sweep_and_a_check_train_its_models(regime: str, active: int | None) -
 
 def test_growth_in_depth_at_one_width() -> None:
     ladder = MLPLadder(regime_named("II"), DATA)
-    runs = Sizes((64,), depths=(1, 2, 8)).runs(Setting.of("mssp", "II", "adam"), Tuned(0.1), MLPLadder, DATA)
+    runs = LadderSizes((64,), depths=(1, 2, 8)).programs(Setting.of("mssp", "II", "adam"), Tuned(0.1), MLPLadder, DATA)
     for depth, run in runs.items():
         assert ladder.deep(depth).config(64) == config_in(run.program)
         assert ladder.deep(depth).shape(64) == run.plan.target == Shape(64, 16, 4, 4, depth, D)

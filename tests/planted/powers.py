@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mssp.coordcheck.ladder_runs import Run
+from mssp.coordcheck.ladder_runs import PlannedProgram
 from mssp.ladders.mlp import TUNED_WIDTH
 from mssp.planning import Plan
 from mssp.replicas.lockstep import Lockstep
@@ -28,7 +28,7 @@ class Mistake:
         how = "" if self.what == "experts" else f" × N^{self.power:g}"
         return f"{self.what}{who}{how}"
 
-    def planted(self, runs: Mapping[int, Run]) -> dict[int, Run]:
+    def planted(self, runs: Mapping[int, PlannedProgram]) -> dict[int, PlannedProgram]:
         """The runs with the mistake in their plans, where a plan can hold it."""
         return {size: replace(run, plan=self._changed(run.plan, size)) for size, run in runs.items()}
 

@@ -17,7 +17,7 @@ from mssp.planning.setting import Setting
 if TYPE_CHECKING:
     import torch
 
-    from mssp.coordcheck.ladder_runs import Sizes
+    from mssp.coordcheck.ladder_runs import LadderSizes
     from mssp.coordcheck.result import Check
     from mssp.ladders.tuned import Tuned
 
@@ -103,16 +103,16 @@ class CheckCommand:
             family(regime, TUNED_WIDTH, active=self.active)  # which refuses a share that is none
         return asked.checked()
 
-    def _sizes(self) -> Sizes:
-        from mssp.coordcheck.ladder_runs import Sizes
+    def _sizes(self) -> LadderSizes:
+        from mssp.coordcheck.ladder_runs import LadderSizes
 
         default = (_DEPTH_WIDTH,) if self.depths else (_NARROWEST, *_WIDER)
         for flag, given in (("--widths", self.widths), ("--depths", self.depths)):
             for size in given:
                 positive_int(flag, size)
-        return Sizes(tuple(self.widths) or default, tuple(self.depths))
+        return LadderSizes(tuple(self.widths) or default, tuple(self.depths))
 
-    def _checked(self, setting: Setting, sizes: Sizes, device: torch.device) -> tuple[Check, Tuned]:
+    def _checked(self, setting: Setting, sizes: LadderSizes, device: torch.device) -> tuple[Check, Tuned]:
         from mssp.coordcheck.ladder_runs import check_runs
         from mssp.data import load
 
@@ -122,8 +122,8 @@ class CheckCommand:
         data.batches(0, batch, steps)  # which refuses more than there is
         corrected = replace(setting, as_printed=False)
         tuned = self._tuned(data.name, corrected)
-        runs = sizes.runs(setting, tuned, MLPLadder, data, self.active)
-        rules = {size: run.plan for size, run in sizes.runs(corrected, tuned, MLPLadder, data, self.active).items()}
+        runs = sizes.programs(setting, tuned, MLPLadder, data, self.active)
+        rules = {size: run.plan for size, run in sizes.programs(corrected, tuned, MLPLadder, data, self.active).items()}
         assert setting.regime is not None
         feed = MLPLadder(setting.regime, data, self.active).feed(device)
         with progress.counting(len(runs) * steps, "updates") as one_more:

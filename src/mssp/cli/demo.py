@@ -121,12 +121,12 @@ class DemoCommand:
         settings = {"scheme": scheme.name, "widths": list(self.widths), "steps": _CHECK_STEPS, "seeds": _CHECK_SEEDS}
 
         def make(advance: Advance) -> dict[str, Any]:
-            from mssp.coordcheck.ladder_runs import Sizes, check_runs, with_safe_lr
+            from mssp.coordcheck.ladder_runs import LadderSizes, check_runs, with_safe_lr
             from mssp.data import load
 
             setting, known = _setting(scheme), _tuned(scheme)
             data = load(_DATA)
-            runs = Sizes(tuple(self.widths)).runs(setting, with_safe_lr(known, _OPTIMIZER), MLPLadder, data)
+            runs = LadderSizes(tuple(self.widths)).programs(setting, with_safe_lr(known, _OPTIMIZER), MLPLadder, data)
             found = check_runs(
                 runs,
                 MLPLadder(_REGIME, data).feed(pick_device("cpu")),

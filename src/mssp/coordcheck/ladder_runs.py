@@ -19,13 +19,12 @@ from mssp.replicas.program import Program
 from mssp.replicas.watching import Measured, watch
 from mssp.theory.expected import Theory
 
-_LEAST = 2
-
+_LEAST = 2  # sizes
 PROBE = 16  # examples; sizes are means over them and over the width
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedProgram:
     """One size of a check: the model, and the plan that it trains by."""
 
     program: Program
@@ -33,8 +32,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """The models of a check: those of a family at several widths, or stacks of residual blocks at one."""
+class LadderSizes:
+    """The sizes of a check: several widths of a ladder, or several depths of residual blocks at one width."""
 
     widths: tuple[int, ...]
     depths: tuple[int, ...] = ()
@@ -47,26 +46,33 @@ class Sizes:
         if self.depths and len(self.widths) != 1:
             raise ValueError(f"depths are checked at one width, got {' '.join(map(str, self.widths))}")
 
-    def runs(
+    def programs(
         self, setting: Setting, tuned: Tuned, ladders: Ladders, data: Dataset, active: int | None = None
-    ) -> dict[int, Run]:
+    ) -> dict[int, PlannedProgram]:
         """By the size that grows, with a setting's tuned multipliers."""
         assert setting.regime is not None
         ladder = ladders(setting.regime, data, active)
-        found = {}
-        for size in sorted(self.depths or self.widths):
-            one, width = (ladder.deep(size), self.widths[0]) if self.depths else (ladder, size)
-            found[size] = Run(one.program(width), planned(one.shape(width), tuned, setting))
-        return found
+        if self.depths:
+            members = {depth: (ladder.deep(depth), self.widths[0]) for depth in sorted(self.depths)}
+        else:
+            members = {width: (ladder, width) for width in sorted(self.widths)}
+        return {
+            size: PlannedProgram(ladder.program(width), planned(ladder.shape(width), tuned, setting))
+            for size, (ladder, width) in members.items()
+        }
 
 
 def with_safe_lr(tuned: Tuned, optimizer: Optimizer) -> Tuned:
-    """What was tuned, at the learning rate of a check: SGD's own is at the edge, and muP's narrow models go over it."""
+    """The multipliers with a learning rate at which narrow models do not diverge: half of what was tuned for SGD.
+
+    SGD's tuned rate is nearly the largest that is stable, and under muP it is too large for models narrower than that
+    for which it was tuned.
+    """
     return replace(tuned, lr=tuned.lr / 2) if optimizer.follows_gradients else tuned
 
 
 def check_runs(
-    runs: Mapping[int, Run],
+    programs: Mapping[int, PlannedProgram],
     feed: Feed,
     *,
     steps: int,
@@ -79,22 +85,22 @@ def check_runs(
     """Train every size a few steps, measure after each, fit over sizes and judge.
 
     Args:
-        runs: by the size that grows.
-        rules: the plans to judge by, where they are not those of the runs (an experiment that breaks a rule).
-        prepare: called with each program before it trains: where an experiment changes what the plan gave it.
+        programs: by the size that grows.
+        rules: the plans to judge by, if they are not those of the programs (an experiment that breaks a rule).
+        prepare: called with each program before it trains: an experiment may change there what the plan set.
     """
-    series = measured(runs, feed, Schedule(steps, batch), seeds, prepare=prepare, on_step=on_step)
-    return Check.of(series, theory_of(rules or {size: run.plan for size, run in runs.items()}))
+    series = measured(programs, feed, Schedule(steps, batch), seeds, prepare=prepare, on_step=on_step)
+    return Check.of(series, theory_of(rules or {size: each.plan for size, each in programs.items()}))
 
 
 def theory_of(plans: Mapping[int, Plan]) -> Theory:
-    """What to expect of models by these plans; what the paper leaves open of their first steps is simulated."""
-    depths = {each.target.depth for each in plans.values()}
+    """The predictions for models of these plans; what the paper leaves open of their first steps is simulated."""
+    depths = {plan.target.depth for plan in plans.values()}
     return Theory(plans, for_open_questions(plans[min(plans)]) if len(depths) == 1 else None)
 
 
 def measured(
-    runs: Mapping[int, Run],
+    programs: Mapping[int, PlannedProgram],
     feed: Feed,
     schedule: Schedule,
     seeds: Sequence[int],
@@ -102,24 +108,24 @@ def measured(
     prepare: Callable[[Lockstep], None] | None = None,
     on_step: Callable[[], None] | None = None,
 ) -> Series:
-    """Every quantity of every run (see :func:`check_runs`)."""
-    by_size = {size: _measured(run, feed, schedule, seeds, prepare, on_step) for size, run in runs.items()}
-    return Series.of(by_size, next(iter(runs.values())).plan.setting.optimizer)
+    """Every quantity of every program (see :func:`check_runs`)."""
+    by_size = {size: _measured(each, feed, schedule, seeds, prepare, on_step) for size, each in programs.items()}
+    return Series.of(by_size, next(iter(programs.values())).plan.setting.optimizer)
 
 
 def _measured(
-    run: Run,
+    planned_program: PlannedProgram,
     feed: Feed,
     schedule: Schedule,
     seeds: Sequence[int],
     prepare: Callable[[Lockstep], None] | None,
     on_step: Callable[[], None] | None,
 ) -> Measured:
-    replicas = [Replica(run.plan, seed) for seed in seeds]
-    lockstep = Lockstep(run.program, replicas, device=feed.device, measure_gradients=True)
+    replicas = [Replica(planned_program.plan, seed) for seed in seeds]
+    lockstep = Lockstep(planned_program.program, replicas, device=feed.device, measure_gradients=True)
     if prepare is not None:
         prepare(lockstep)
-    # The first examples that each seed trains on: an effective update is felt most by what made it.
+    # The first examples that each seed trains on: on them an effective update is felt most.
     x, targets = next(iter(feed.batches(lockstep.seeds, schedule)))
     probe = x[:, :PROBE], targets[:, :PROBE]
     return watch(lockstep, probe, feed.batches(lockstep.seeds, schedule), on_step)
