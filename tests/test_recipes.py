@@ -268,12 +268,11 @@ def calm_embedding(rows: Callable[[str], Rows]) -> Callable[[str], Rows]:
 
 # In Regimes I, II and III: weights whose output side alone is fixed, and those whose input side alone is.""",
     ),
-    Edit("planning/setting.py", "    by_shape,", "    by_shape,\n    calm_embedding,"),
     Edit(
         "planning/setting.py",
         "SCHEMES = (MSSP, MUP, MUP_HEURISTIC, SP, NTP, JIANG)",
         """\
-CALM = Scheme(name="calm", title="Calm", rows=calm_embedding(printed("mup")))
+CALM = Scheme(name="calm", title="Calm", rows=rules.calm_embedding(MUP.rows))
 SCHEMES = (MSSP, MUP, MUP_HEURISTIC, SP, NTP, JIANG, CALM)""",
     ),
     Edit("planning/explanation.py", "    ADAM,", "    ADAM,\n    CALM,"),

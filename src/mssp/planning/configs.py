@@ -1,4 +1,4 @@
-"""What a Hugging Face config says of a model: its sizes, under the names each family has for them, and its gates.
+"""What a Hugging Face config says of a model: its sizes, whatever its family calls them, and its gates.
 
 A config is the content of a ``config.json``: a mapping of names to values. Sizes that contradict each other are
 refused here, before any model is built.
@@ -13,7 +13,7 @@ from typing import Any
 
 Config = Mapping[str, Any]
 
-# The more specific first: where a config has several, a later one is about something else (the width of dense layers).
+# The more specific name is first. Where a config has several, the later ones mean something else (dense layers' width).
 _SIZES = {
     "width": ("hidden_size",),
     "expert_width": ("moe_intermediate_size", "intermediate_size"),
@@ -22,9 +22,9 @@ _SIZES = {
     "depth": ("num_hidden_layers",),
 }
 FAMILY, QUANTIZATION = "model_type", "quantization_config"
-# What a config holds that no plan depends on, and that would need packages or weights to be built.
+# Entries that no plan depends on, and that would need packages or weights before a model could be built.
 NOT_SIZES = ("transformers_version", FAMILY, QUANTIZATION, "_attn_implementation")
-# Names of one thing: two of them in one config must agree.
+# All names of these sizes mean one thing: two of them in one config must agree.
 _SYNONYMS = ("experts", "active")
 # Families whose gates are shares of one unless a flag says otherwise.
 _SHARES_OF_ONE = frozenset({
@@ -37,7 +37,7 @@ _SHARED_EXPERTS = (
     "n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size", "moe_num_shared_experts",
     "shared_intermediate_size",
 )  # fmt: skip
-# What the theory holds fixed while a model grows, by the config's names.
+# Entries that the theory holds fixed while a model grows.
 _HELD_FIXED = (
     "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "routed_scaling_factor", "norm_topk_prob", "scoring_func",
     "tie_word_embeddings", "residual_multiplier", "logits_scaling", "attention_multiplier", "embedding_multiplier",
@@ -51,21 +51,20 @@ _DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers")
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """The content of a ``config.json``, given by its own path or by its folder's."""
-    file = Path(path)
-    file = file / "config.json" if file.is_dir() else file
+    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
-        read = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{file}: there is no such file") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from None
-    if not isinstance(read, dict):
+    if not isinstance(content, dict):
         raise ValueError(f"{file}: expected a JSON object")
-    return read
+    return content
 
 
 def entries_of(config: Any) -> Config:
-    """A config as a mapping: as it is, by its ``to_dict()``, and of a multimodal model the part about text."""
+    """A config, which is a mapping or has a ``to_dict()``, as a mapping; of a multimodal model its part for text."""
     entries = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(entries, Mapping):
         raise ValueError(f"a model config is a mapping of names to sizes, got a {type(config).__name__}")
@@ -77,7 +76,7 @@ def entries_of(config: Any) -> Config:
 
 
 def family_of(config: Any) -> Any:
-    """What family a config says it is of, as a mapping or as an object; None where it says nothing."""
+    """The family that a config names, whether it is a mapping or an object; None where it names none."""
     return config.get(FAMILY) if isinstance(config, Mapping) else getattr(config, FAMILY, None)
 
 
@@ -91,14 +90,14 @@ def sizes_of(config: Any) -> dict[str, Any]:
     entries = entries_of(config)
     sizes = {}
     for name, keys in _SIZES.items():
-        found = [key for key in keys if entries.get(key) is not None]
-        if not found:
+        used = [key for key in keys if entries.get(key) is not None]
+        if not used:
             raise ValueError(f"the model config has no {name}: expected {' or '.join(keys)}")
-        first = found[0]
-        for other in found[1:] if name in _SYNONYMS else ():
-            if entries[other] != entries[first]:
+        first = used[0]
+        for second in used[1:] if name in _SYNONYMS else ():
+            if entries[second] != entries[first]:
                 raise ValueError(
-                    f"the model config contradicts itself: {first} is {entries[first]}, {other} is {entries[other]}"
+                    f"the model config contradicts itself: {first} is {entries[first]}, {second} is {entries[second]}"
                 )
         sizes[name] = entries[first]
     _check_divisions(entries)
@@ -114,7 +113,7 @@ def sizes_of(config: Any) -> dict[str, Any]:
 
 
 def _check_divisions(entries: Config) -> None:
-    """Refuse sizes that do not go into each other, which the library itself would round or trip over."""
+    """Refuse sizes that should divide others and do not: transformers itself would round them, or fail later."""
     parts = [("num_attention_heads", "num_key_value_heads"), ("n_routed_experts", "n_group")]
     if entries.get("head_dim") is None and entries.get("v_head_dim") is None:
         parts.append(("hidden_size", "num_attention_heads"))
@@ -124,21 +123,20 @@ def _check_divisions(entries: Config) -> None:
             raise ValueError(f"the model config contradicts itself: {whole} {size} is no multiple of {part} {count}")
     for smaller, larger in (("topk_group", "n_group"), *((key, "num_hidden_layers") for key in _DENSE_LAYERS)):
         less, more = entries.get(smaller), entries.get(larger)
-        too_much = type(less) is int and type(more) is int and (less > more or (less == more and larger != "n_group"))
-        if too_much:
+        if type(less) is int and type(more) is int and (less > more or (less == more and larger != "n_group")):
             rest = "" if larger == "n_group" else ": no layer is left for experts"
             raise ValueError(f"the model config contradicts itself: {smaller} is {less} of {larger} {more}{rest}")
 
 
 def outside_the_paper(base: Any, target: Any) -> list[str]:
-    """What two configs hold that the paper does not cover, in words; ``base`` None leaves what the target has."""
+    """What the paper does not cover in a target's config, and in the step from the base's if there is one, in words."""
     after = entries_of(target)
-    found = []
+    messages = [] if base is None else _changes(entries_of(base), after)
     if any(after.get(key) for key in _SHARED_EXPERTS):
-        found.append("shared experts are outside the paper's theory: they are planned as dense layers are")
+        messages.append("shared experts are outside the paper's theory: they are planned as dense layers are")
     if _sums_to_one(after):
-        found.append(RENORMALISED_NOTE)
-    return found if base is None else [*_changes(entries_of(base), after), *found]
+        messages.append(RENORMALISED_NOTE)
+    return messages
 
 
 def _sums_to_one(entries: Config) -> bool:
@@ -147,26 +145,25 @@ def _sums_to_one(entries: Config) -> bool:
 
 
 def _changes(before: Config, after: Config) -> list[str]:
-    found = []
-    first, last = sizes_of(before), sizes_of(after)
-    if last["experts"] / last["active"] > first["experts"] / first["active"]:
-        found.append(
-            f"experts per active one, M/K, grow from {first['experts'] / first['active']:g} to "
-            f"{last['experts'] / last['active']:g}: ever sparser routing is a limit that the paper leaves open"
+    messages = []
+    old, new = (sizes["experts"] / sizes["active"] for sizes in (sizes_of(before), sizes_of(after)))
+    if new > old:
+        messages.append(
+            f"experts per active one, M/K, grow from {old:g} to {new:g}: "
+            "ever sparser routing is a limit that the paper leaves open"
         )
     fixed = [("the size of a head", _head_size(before), _head_size(after))]
     fixed += [(key, before.get(key), after.get(key)) for key in _HELD_FIXED]
-    for what, one, other in fixed:
-        if None not in (one, other) and one != other:
-            found.append(f"{what} changes from {one} to {other}: the theory holds it fixed")
-    families = [family_of(entries) for entries in (before, after)]
-    if families[0] != families[1]:
-        found.append(f"base and target are of different families: {families[0]}, {families[1]}")
-    return found
+    for name, old, new in fixed:
+        if None not in (old, new) and old != new:
+            messages.append(f"{name} changes from {old} to {new}: the theory holds it fixed")
+    if family_of(before) != family_of(after):
+        messages.append(f"base and target are of different families: {family_of(before)}, {family_of(after)}")
+    return messages
 
 
 def _head_size(entries: Config) -> Any:
-    """As given, or as heads share the width; of latent attention its parts are compared."""
+    """The size that the config states, or the heads' share of the width. Latent attention states parts of heads."""
     if entries.get("head_dim") is not None or entries.get("v_head_dim") is not None:
         return entries.get("head_dim")
     width, heads = entries.get("hidden_size"), entries.get("num_attention_heads")

@@ -224,19 +224,18 @@ def explain(role: str, regime: str | None = None, scheme: str = MSSP.name) -> Ex
     if role not in REASONS:
         raise ValueError(f"unknown role {role!r}: use one of {', '.join(REASONS)}")
     regimes: tuple[Regime | None, ...] = asked.regimes if asked.regime_free or only is None else (only,)
-    optimizers = [each for each in (SGD, ADAM) if _is_covered(asked, regimes[0], each)]
-    if not optimizers:
-        _setting(asked, regimes[0], ADAM).checked()
+    optimizers = [optimizer for optimizer in (SGD, ADAM) if optimizer in asked.optimizers] or [ADAM]
+    _setting(asked, regimes[0], optimizers[-1]).checked()
     rows = [["init std", *(_init(role, asked, column, optimizers[0]) for column in regimes)]]
     if SGD in optimizers:
         rows.append(["SGD lr", *(_sgd(role, asked, column) for column in regimes)])
     if ADAM in optimizers:
         adam = [_setting(asked, column, ADAM).rule(role) for column in regimes]
-        rows.append(["Adam lr", *(_by_shape(found, found.lr) for found in adam)])
-        rows.append(["Adam eps", *(_by_shape(found, found.eps) for found in adam)])
+        rows.append(["Adam lr", *(_by_shape(rule, rule.lr) for rule in adam)])
+        rows.append(["Adam eps", *(_by_shape(rule, rule.eps) for rule in adam)])
     reason = REASONS[role]
     why, where = [reason.why], reason.where
-    why += [f"Regime {each}: {text}" for each, text in reason.by_regime.items() if each in regimes]
+    why += [f"Regime {column}: {text}" for column, text in reason.by_regime.items() if column in regimes]
     if asked in SCHEME_NOTES:
         why, where = [SCHEME_NOTES[asked][0]], SCHEME_NOTES[asked][1]
     return Explanation(
@@ -254,14 +253,6 @@ def _setting(scheme: Scheme, regime: Regime | None, optimizer: Optimizer, as_pri
     return Setting(scheme=scheme, regime=regime, optimizer=optimizer, readout=SCHEMES_OWN, as_printed=as_printed)
 
 
-def _is_covered(scheme: Scheme, regime: Regime | None, optimizer: Optimizer) -> bool:
-    try:
-        _setting(scheme, regime, optimizer).checked()
-    except ValueError:
-        return False
-    return True
-
-
 def _init(role: str, scheme: Scheme, regime: Regime | None, optimizer: Optimizer) -> str:
     if role in GAINS:
         return "1 (constant)"
@@ -274,17 +265,17 @@ def _init(role: str, scheme: Scheme, regime: Regime | None, optimizer: Optimizer
     return text + (" (zero by default)" if role == "readout" else "")
 
 
-def _start(found: Rule) -> str:
-    shared = ", tied" if found.shared == 1 else f", shared {found.shared:g}" if found.shared else ""
-    return "0" if found.init_std is None else _by_shape(found, found.init_std) + shared
+def _start(rule: Rule) -> str:
+    shared = ", tied" if rule.shared == 1 else f", shared {rule.shared:g}" if rule.shared else ""
+    return "0" if rule.init_std is None else _by_shape(rule, rule.init_std) + shared
 
 
 def _sgd(role: str, scheme: Scheme, regime: Regime | None) -> str:
-    found, printed = (_setting(scheme, regime, SGD, as_printed).rule(role) for as_printed in (False, True))
-    note = f" (printed: {_by_shape(printed, printed.lr)})" if found.source == "erratum" else ""
-    return _by_shape(found, found.lr) + note
+    rule, printed = (_setting(scheme, regime, SGD, as_printed).rule(role) for as_printed in (False, True))
+    note = f" (printed: {_by_shape(printed, printed.lr)})" if rule.source == "erratum" else ""
+    return _by_shape(rule, rule.lr) + note
 
 
-def _by_shape(found: Rule, factor: Factor | None) -> str:
+def _by_shape(rule: Rule, factor: Factor | None) -> str:
     assert factor is not None
-    return str(found.by_shape(factor))
+    return str(rule.by_shape(factor))

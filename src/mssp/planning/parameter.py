@@ -20,7 +20,7 @@ _PER_EXPERT = frozenset({"expert_in", "expert_in_bias", "expert_out", "expert_ou
 
 @dataclass(frozen=True)
 class ParamInfo:
-    """One parameter, or what a name pattern stands for.
+    """One parameter, or all that a name pattern stands for.
 
     Args:
         role: one of ``mssp.planning.rules.ROLES``.
@@ -30,9 +30,9 @@ class ParamInfo:
             input is of order 1, so fan_in is 1), ``"(2 out) in"`` for gate and up in halves, ``"in (out 2)"``
             interleaved, ``"(3 out) in"`` for a fused qkv.
         base_fan_in, base_fan_out: the sides at the base, where they do not grow as the role's do (fixed ranks, heads).
-        tied_as: for experts that are parameters of their own, a name they share; tied experts are drawn under it.
+        tied_as: for experts that are parameters of their own, a name they share, under which tied experts are drawn.
         start: the value a gain or bias starts from where that is not 1 or 0 (a norm that multiplies by 1 + its weight
-            starts at 0), or ``own``: initializing leaves what the model itself put there.
+            starts at 0), or ``own``, with which it keeps the value that the model gave it.
 
     ``name``, ``experts`` and ``tied_readout`` are filled in by :func:`mssp.describe`, and ``tied_as`` by ``{expert}``.
     """
@@ -54,9 +54,9 @@ class ParamInfo:
         if self.role not in ROLES:
             raise ValueError(f"unknown role {self.role!r}: use one of {', '.join(ROLES)}")
         for side in ("fan_in", "fan_out", "base_fan_in", "base_fan_out"):
-            given = getattr(self, side)
-            if given is not None:
-                object.__setattr__(self, side, positive_int(f"{side} of a {self.role}", given))
+            size = getattr(self, side)
+            if size is not None:
+                object.__setattr__(self, side, positive_int(f"{side} of a {self.role}", size))
         if self.expert_axis is not None and type(self.expert_axis) is not int:
             raise ValueError(f"expert_axis must be a whole number, got {self.expert_axis!r}")
         if self.layout is not None:
@@ -103,16 +103,16 @@ class ParamInfo:
         for (side, count), size in zip(axes, shape, strict=True):
             if size % count:
                 raise ValueError(f"{name}: layout {layout!r} splits an axis of {size} into {count} parts")
-            # One token of the vocabulary is looked up at a time: an input of order 1.
+            # One token of the vocabulary is looked up at a time, so the input is of order 1.
             sides["fan_out" if side == "out" else "fan_in"] = 1 if side == "vocab" else size // count
-        for side, given in (("fan_in", self.fan_in), ("fan_out", self.fan_out)):
-            if given not in (None, sides[side]):
-                raise ValueError(f"{name}: {side} is given as {given}, but its layout {layout!r} says {sides[side]}")
+        for side, claimed in (("fan_in", self.fan_in), ("fan_out", self.fan_out)):
+            if claimed not in (None, sides[side]):
+                raise ValueError(f"{name}: {side} is given as {claimed}, but its layout {layout!r} says {sides[side]}")
         return sides["fan_in"], sides["fan_out"]
 
 
 def parse_layout(layout: str) -> list[tuple[str, int]]:
-    """The axes of a layout: which side each is, and how many matrices lie along it.
+    """The axes of a layout: the side that each belongs to, and how many matrices lie along it.
 
     >>> parse_layout("(2 out) in")
     [('out', 2), ('in', 1)]
@@ -142,7 +142,7 @@ Dims = Mapping[str, float]
 
 
 def with_fans(role: str, shape: Shape) -> dict[str, float]:
-    """The model's dimensions, with the two sides the role's matrix has by rights."""
+    """The model's dimensions, with the two sides that the role's matrix has by its role."""
     dims = shape.dims
     return {**dims, "fan_in": FAN_IN.get(role, one).value(dims), "fan_out": FAN_OUT.get(role, one).value(dims)}
 
@@ -152,28 +152,26 @@ def own_dims(
 ) -> tuple[Dims, Dims | None, bool]:
     """The dimensions at target and base with the parameter's own fans, and whether those grow as the role's do.
 
-    ``used`` names the sides that matter: those the rule speaks of.
+    ``used`` are the dimensions in the parameter's rule: sides that are not among them do not matter.
     """
     at_target = with_fans(info.role, target)
     at_base = with_fans(info.role, base) if base is not None else None
     usual = True
-    for side, own, own_at_base in (
-        ("fan_in", info.fan_in, info.base_fan_in),
-        ("fan_out", info.fan_out, info.base_fan_out),
-    ):
-        if own is None:
+    for side in ("fan_in", "fan_out"):
+        size, size_at_base = getattr(info, side), getattr(info, f"base_{side}")
+        if size is None:
             continue
         if at_base is not None:
-            lookup = info.role == "embedding" and side == "fan_in" and own == 1  # a token's input is of order 1
-            follows = own if lookup else own * at_base[side] / at_target[side]
-            if own_at_base is None and side in used and info.role == "hidden" and not _grows(own, target, base):
+            lookup = info.role == "embedding" and side == "fan_in" and size == 1  # a token's input is of order 1
+            expected = size if lookup else size * at_base[side] / at_target[side]
+            if size_at_base is None and side in used and info.role == "hidden" and not _grows(size, target, base):
                 raise ValueError(
-                    f"hidden '{info.name}' has {side} {own}, which is no multiple of the width {target.width}: "
+                    f"hidden '{info.name}' has {side} {size}, which is no multiple of the width {target.width}: "
                     f"say its size at the base, base_{side} (of a Hugging Face model, give the base's config)"
                 )
-            at_base[side] = follows if own_at_base is None else own_at_base
-            usual &= math.isclose(at_base[side], follows)
-        at_target[side] = own
+            at_base[side] = expected if size_at_base is None else size_at_base
+            usual &= math.isclose(at_base[side], expected)
+        at_target[side] = size
     return at_target, at_base, usual
 
 
@@ -181,23 +179,23 @@ def check_fits(info: ParamInfo, target: Shape) -> None:
     """Refuse a parameter whose sizes say that the plan was made for another model."""
     expected = {**with_fans(info.role, target), "experts": float(target.experts)}
     sides: dict[str, int | None] = {"experts": info.experts}
-    if info.role != "hidden":  # which has sizes of its own
+    if info.role != "hidden":  # hidden matrices have sizes of their own
         if info.role in FAN_IN and not (info.role == "embedding" and info.fan_in == 1):
             sides["fan_in"] = info.fan_in
         if info.role in FAN_OUT:
             sides["fan_out"] = info.fan_out
-    for side, own in sides.items():
-        if own is not None and own != expected[side]:
+    for side, size in sides.items():
+        if size is not None and size != expected[side]:
             raise ValueError(
-                f"the plan is for another model: {info.role} '{info.name}' has {side} {own}, "
+                f"the plan is for another model: {info.role} '{info.name}' has {side} {size}, "
                 f"but the plan's target {target} asks for {expected[side]:.0f}"
-                + (" (name what else lies along that axis in its layout)" if own % expected[side] == 0 else "")
+                + (" (name what else lies along that axis in its layout)" if size % expected[side] == 0 else "")
             )
 
 
-def _grows(own: int, target: Shape, base: Shape | None) -> bool:
-    """Whether a side can be taken to grow as the width does: a multiple of it, or of what grows with it."""
+def _grows(size: int, target: Shape, base: Shape | None) -> bool:
+    """Whether a side can be taken to grow as the width does: it is a multiple of it, or of what grows with it."""
     if base is None or base.width == target.width:
         return True
     in_proportion = target.expert_width * base.width == base.expert_width * target.width
-    return own % target.width == 0 or (in_proportion and own % target.expert_width == 0)
+    return size % target.width == 0 or (in_proportion and size % target.expert_width == 0)

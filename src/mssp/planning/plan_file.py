@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ _SETTINGS = (
     "scheme", "optimizer", "regime", "base", "target", "lr", "eps", "weight_decay", "readout", "as_printed",
     "grad_scale", "lr_mult", "init_mult", "init_std", "aggregation_mult", "recipe", "tuned_with",
 )  # fmt: skip
-# Settings that came later, with their defaults: files that do not need them are as they were, and keep their hash.
+# Settings that were added later, with their defaults. A file has one only where it differs, so that hashes stay.
 _LATER_SETTINGS: dict[str, Any] = {"rest_lr": None}
 _NUMBERS = ("aggregation", "residual", "roles", "warnings", "version", "hash")
 
@@ -39,12 +38,12 @@ def dumps(plan: Plan) -> str:
 
 def document(plan: Plan) -> dict[str, Any]:
     """The plan as plain data, in the order of the published schema."""
-    asked = settings(plan)
+    entries = settings(plan)
     return {
-        **{name: asked[name] for name in _SETTINGS[:8]},
+        **{name: entries.pop(name) for name in _SETTINGS[:8]},
         "aggregation": plan.multiplier("aggregation"),
         "residual": plan.multiplier("residual"),
-        **{name: value for name, value in asked.items() if name not in _SETTINGS[:8]},
+        **entries,
         "roles": {role: {**values.json(), "power": _powers(plan, role)} for role, values in plan.roles.items()},
         "warnings": list(plan.warnings),
         "version": VERSION,
@@ -60,10 +59,8 @@ def settings(plan: Plan) -> dict[str, Any]:
             return {**asdict(value), "betas": None if value.betas is None else list(value.betas)}
         return value.json() if isinstance(value, Shape) else dict(value) if isinstance(value, Mapping) else value
 
-    found = {name: plain(getattr(plan, name)) for name in (*_SETTINGS, *_LATER_SETTINGS)}
-    return {
-        name: value for name, value in found.items() if name not in _LATER_SETTINGS or value != _LATER_SETTINGS[name]
-    }
+    later = [name for name, default in _LATER_SETTINGS.items() if getattr(plan, name) != default]
+    return {name: plain(getattr(plan, name)) for name in (*_SETTINGS, *later)}
 
 
 def digest(plan: Plan) -> str:
@@ -73,8 +70,8 @@ def digest(plan: Plan) -> str:
 
 def _powers(plan: Plan, role: str) -> dict[str, dict[str, str] | None]:
     rule = plan.rule(role)
-    found = {"init_std": rule.init_std, "lr": rule.lr, "eps": rule.eps}
-    return {name: None if power is None else rule.by_shape(power).json() for name, power in found.items()}
+    factors = {"init_std": rule.init_std, "lr": rule.lr, "eps": rule.eps}
+    return {name: None if factor is None else rule.by_shape(factor).json() for name, factor in factors.items()}
 
 
 def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
@@ -111,20 +108,20 @@ def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
 
 
 def _read_settings(data: Mapping[str, Any]) -> dict[str, Any]:
-    read = {name: data[name] for name in _SETTINGS} | {name: data[name] for name in _LATER_SETTINGS if name in data}
+    settings = {name: data[name] for name in (*_SETTINGS, *_LATER_SETTINGS) if name in data}
     for name in ("base", "target"):
-        read[name] = None if read[name] is None else Shape(**read[name])
+        settings[name] = None if settings[name] is None else Shape(**settings[name])
     for name in ("recipe", "tuned_with"):
-        entries = dict(read[name])
+        entries = dict(settings[name])
         betas = entries.get("betas")
-        read[name] = Recipe(**{**entries, "betas": None if betas is None else tuple(betas)})
-    return read
+        settings[name] = Recipe(**{**entries, "betas": None if betas is None else tuple(betas)})
+    return settings
 
 
 def differences(
     here: Any, there: Any, same: Callable[[Any, Any], bool], path: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """The entries of two nested documents that are not the same: path and both values, MISSING where there is none."""
+    """The entries in which two nested documents differ: the path and both values, ``MISSING`` where there is none."""
     if isinstance(here, Mapping) and isinstance(there, Mapping):
         for key in dict.fromkeys((*here, *there)):
             inner = f"{path}.{key}" if path else key
@@ -134,7 +131,7 @@ def differences(
 
 
 def _recomputes(read: Any, made: Any) -> bool:
-    """Whether an entry of a file is what was computed again: numbers to rounding, the rest to the type."""
+    """Whether an entry of a file equals the recomputed one: numbers up to rounding, other things with their type."""
     if not (isinstance(made, float) and type(read) in (int, float)):
         return type(read) is type(made) and bool(read == made)
     try:
@@ -147,16 +144,12 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number a plan can hold")
 
 
-@cache
-def _schema_text() -> str:
-    return resources.files("mssp.planning").joinpath("plan.schema.json").read_text(encoding="utf-8")
-
-
 def schema() -> dict[str, Any]:
     """The JSON Schema of ``plan.json()``.
 
     >>> schema()["title"]
     'mssp plan'
     """
-    loaded: dict[str, Any] = json.loads(_schema_text())
+    text = resources.files("mssp.planning").joinpath("plan.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
     return loaded

@@ -3,8 +3,8 @@
     value at the target = tuned value x Power(target) / Power(base)         with a base
                           tuned value x Power(target)                       without ("base width 1")
 
-for learning rate, eps, aggregation, residual, and init where a std was tuned (the constant is 1 otherwise). Weight
-decay gets the inverse factor of its learning rate.
+This holds for learning rate, eps, aggregation, residual, and for initial weights where a std was tuned (otherwise the
+constant is 1). Weight decay gets the inverse factor of its learning rate.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from mssp.planning.shape import Shape
 
 @dataclass(frozen=True)
 class Values:
-    """What an initializer and an optimizer need. ``eps`` is None for SGD."""
+    """The numbers of one parameter, for an initializer and an optimizer. ``eps`` is None for SGD."""
 
     role: str
     init_std: float
@@ -40,7 +41,7 @@ class Values:
     eps: float | None
     grad_scale: float
     weight_decay: float
-    shared: float  # of their start, what all experts have in common
+    shared: float  # the part of their start that all experts have in common
     zero: bool
     source: str
 
@@ -52,7 +53,7 @@ class Values:
 
     @property
     def starts_equal(self) -> bool:
-        """Whether all experts start as one; a share in between is refused, since no start with it is known here."""
+        """Whether all experts start equal. Experts that share only a part of their start cannot be drawn yet."""
         if self.shared not in (0, 1):
             raise ValueError(
                 f"{self.role} shares {self.shared:g} of its start among experts: only none and all are drawn"
@@ -61,10 +62,10 @@ class Values:
 
     def json(self) -> dict[str, float | bool | str | None]:
         """As plan files have it: a share is written where it is neither none nor all."""
-        entries = {name: value for name, value in vars(self).items() if name not in ("role", "shared")}
+        names = ("init_std", "lr", "lr_scale", "eps", "grad_scale", "weight_decay")
+        numbers = {name: getattr(self, name) for name in names}
         in_part = {} if self.shared in (0, 1) else {"shared": self.shared}
-        before = dict.fromkeys(("init_std", "lr", "lr_scale", "eps", "grad_scale", "weight_decay"))
-        return {**before, "tied": self.shared == 1, **entries, **in_part}
+        return {**numbers, "tied": self.shared == 1, "zero": self.zero, "source": self.source, **in_part}
 
 
 _FORWARD = {"aggregation": Power(K=-1), "residual": Power(L=-1), "tied_readout": Power(N=-1)}
@@ -72,9 +73,9 @@ _FORWARD = {"aggregation": Power(K=-1), "residual": Power(L=-1), "tied_readout":
 
 @dataclass(frozen=True)
 class Plan:
-    """The hyperparameters of one model, per role: immutable, printable, and all that crosses module borders.
+    """The hyperparameters of one model, by role: immutable, printable, and all that other packages need.
 
-    Made by :func:`mssp.plan`; see there for the fields.
+    :func:`mssp.plan` makes it, and describes the fields.
     """
 
     target: Shape
@@ -124,11 +125,11 @@ class Plan:
     @cached_property
     def roles(self) -> Mapping[str, Values]:
         """The numbers of every role, for matrices of the model's own width."""
-        found = {}
+        values = {}
         for role in ROLES:
             target = with_fans(role, self.target)
-            found[role] = self._values(self.rule(role), target, with_fans(role, self.base) if self.base else None)
-        return MappingProxyType(found)
+            values[role] = self._values(self.rule(role), target, with_fans(role, self.base) if self.base else None)
+        return MappingProxyType(values)
 
     def _values(self, rule: Rule, target: Dims, base: Dims | None) -> Values:
         def scale(factor: Factor) -> float:
@@ -153,13 +154,14 @@ class Plan:
 
     def tuned_lr(self, role: str) -> float:
         """What was tuned at the base for the optimizer that moves this role."""
-        takes_the_rest = self.rest_lr is not None and self.setting.optimizer_of(role) is not self.setting.optimizer
-        return self.rest_lr if takes_the_rest and self.rest_lr is not None else self.lr
+        if self.rest_lr is None or self.setting.optimizer_of(role) is self.setting.optimizer:
+            return self.lr
+        return self.rest_lr
 
     def _init_std(self, rule: Rule, target: Dims, base: Dims | None) -> float:
         if rule.init_std is None:
             return 0.0
-        if rule.role in GAINS:  # the value they start from; no multiplier touches it
+        if rule.role in GAINS:  # the value they start from, to which no multiplier applies
             return rule.init_std.value(target)
         multiplier = self.init_mult.get(ALL, 1.0) * self.init_mult.get(rule.role, 1.0)
         tuned = self.init_std.get(rule.role, self.init_std.get(ALL))
@@ -168,17 +170,17 @@ class Plan:
         return (tuned or 1.0) * multiplier * rule.init_std.value(target)
 
     def resolve(self, infos: Iterable[ParamInfo]) -> dict[str, Values]:
-        """The numbers of every parameter, by name: a matrix with fans of its own gets its own values.
+        """The numbers of every parameter, by name. A matrix with fans of its own gets its own values.
 
-        A side whose size at the base is not given (``base_fan_in``) is taken to grow as its role's does.
+        A side is taken to grow as its role's does, unless its size at the base is given (``base_fan_in``).
         """
         infos = list(infos)
-        alike: dict[tuple[Any, ...], ParamInfo] = {}  # the first with its sides: a deep model has many of each
+        first_of: dict[tuple[Any, ...], ParamInfo] = {}  # in a deep model, many parameters have the same sides
         for info in infos:
-            alike.setdefault(_sides(info), info)
-        for info in alike.values():
+            first_of.setdefault(_sides(info), info)
+        for info in first_of.values():
             check_fits(info, self.target)
-        values = {sides: self._own_values(info) for sides, info in alike.items()}
+        values = {sides: self._own_values(info) for sides, info in first_of.items()}
         return {info.name: values[_sides(info)] for info in infos}
 
     def _own_values(self, info: ParamInfo) -> Values:
@@ -190,15 +192,13 @@ class Plan:
     # -- multipliers of the forward pass ------------------------------------------------------------------------------
 
     def multiplier(self, which: Literal["aggregation", "residual", "tied_readout"], relative: bool = False) -> float:
-        """A factor of the forward pass; ``relative`` to what the model does at the base, for models not our own.
+        """A factor of the forward pass. For models that are not ours, ``relative`` gives it over the base's factor.
 
         ``tied_readout`` scales the logits of a model whose readout is its embedding.
         """
         if which not in _FORWARD:
             raise ValueError(f"unknown multiplier {which!r}: use one of {', '.join(_FORWARD)}")
-        power = _FORWARD[which]
-        if not self.setting.scheme.averages:
-            power = Power()
+        power = _FORWARD[which] if self.setting.scheme.averages else Power()
         factor = self.aggregation_mult if which == "aggregation" else 1.0
         if relative and self.base:
             return factor * power.ratio(self.target.dims, self.base.dims)
@@ -207,18 +207,15 @@ class Plan:
     # -- a plan as a document -----------------------------------------------------------------------------------------
 
     def extend(self, target: Shape, recipe: Recipe | None = None) -> Plan:
-        """The same tuned values carried to another target; A to B to C is A to C.
+        """The same tuned values carried to another target; from A to B to C is from A to C.
 
         What ``recipe`` and ``target.inputs`` leave open stays as it is.
         """
-        asked = {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("setting", "warnings")
-        }
-        asked |= self.setting.words()
         if isinstance(target, Shape):
             target = target.with_inputs(self.target.inputs)
-        now, _ = arguments.recipes(recipe, self.recipe)
-        return plan(**{**asked, "target": target, "recipe": now})
+        filled, _ = arguments.recipes(recipe, self.recipe)
+        same = {name: getattr(self, name) for name in signature(plan).parameters}
+        return plan(**{**same, "target": target, "recipe": filled})
 
     def retuned(
         self,
@@ -228,7 +225,7 @@ class Plan:
         init_mult: float | Mapping[str, float],
         aggregation_mult: float,
     ) -> Plan:
-        """The same plan with other tuned values, in a quarter of the time: a search makes thousands."""
+        """The same plan with other tuned values, for searches that make thousands: ``plan`` takes four times longer."""
         return replace(
             self,
             lr=positive("lr", lr),
@@ -238,7 +235,7 @@ class Plan:
         )
 
     def with_warnings(self, more: Iterable[str]) -> Plan:
-        """The same plan with more to be warned of; its numbers, once computed, stay."""
+        """The same plan with more warnings; numbers that were computed are kept."""
         warned = replace(self, warnings=(*self.warnings, *more))
         vars(warned).update({"roles": self.roles} if "roles" in vars(self) else {})
         return warned
@@ -248,7 +245,7 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """Names what was asked for, not the digits computed: the same on every machine."""
+        """A name for what was asked for. It depends on no computed digits, and so is the same on every machine."""
         return plan_file.digest(self)
 
     @classmethod
@@ -257,7 +254,7 @@ class Plan:
         return plan_file.loads(text, _from_settings)
 
     def diff(self, other: Plan) -> printing.Diff:
-        """What differs from another plan; prints as a table, false when nothing does."""
+        """What differs from another plan; it prints as a table, and is false when nothing differs."""
         return printing.diff(self, other)
 
     def markdown(self) -> str:
@@ -341,22 +338,23 @@ def plan(
     return _warned(replace(asked, setting=setting.checked()))
 
 
-def _warned(made: Plan) -> Plan:
+def _warned(plan: Plan) -> Plan:
     """The plan with its warnings, which are also raised as Python warnings."""
-    found = outside_theory(made.base, made.target, made.setting.regime) + recipe.changes(made.tuned_with, made.recipe)
-    if made.rule("router").zero and made.target.active < made.target.experts:
-        found.append(
-            f"the router starts at zero and routes to {made.target.active} of {made.target.experts}: "
+    target, regime = plan.target, plan.setting.regime
+    messages = outside_theory(plan.base, target, regime) + recipe.changes(plan.tuned_with, plan.recipe)
+    if plan.rule("router").zero and target.active < target.experts:
+        messages.append(
+            f"the router starts at zero and routes to {target.active} of {target.experts}: "
             "top-K needs routing noise, or a random router bias, to break the ties"
         )
     for name in ("init_std", "init_mult"):
-        ignored = [role for role in getattr(made, name) if role != ALL and made.rule(role).zero]
-        found += [f"{name} of {role} has no effect: this plan starts it at zero" for role in ignored]
-    made = replace(made, warnings=tuple(found))
-    assert made.roles  # numbers beyond floating point are refused now, not when they are used
-    for message in found:
+        ignored = [role for role in getattr(plan, name) if role != ALL and plan.rule(role).zero]
+        messages += [f"{name} of {role} has no effect: this plan starts it at zero" for role in ignored]
+    plan = replace(plan, warnings=tuple(messages))
+    assert plan.roles  # numbers beyond floating point are refused now, not when they are used
+    for message in messages:
         warnings.warn(message, PlanWarning, stacklevel=3)
-    return made
+    return plan
 
 
 def _sides(info: ParamInfo) -> tuple[Any, ...]:
@@ -364,7 +362,7 @@ def _sides(info: ParamInfo) -> tuple[Any, ...]:
     return info.role, info.experts, info.fan_in, info.fan_out, info.base_fan_in, info.base_fan_out
 
 
-def _from_settings(read: Mapping[str, Any]) -> Plan:
+def _from_settings(settings: Mapping[str, Any]) -> Plan:
     with warnings.catch_warnings():  # whoever made the plan has been warned
         warnings.simplefilter("ignore", PlanWarning)
-        return plan(**read)
+        return plan(**settings)

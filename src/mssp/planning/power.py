@@ -1,4 +1,6 @@
-"""Factors: monomials in the dimensions of a model, the language of the paper's tables, and the smaller of two of them.
+"""Factors: what the cells of the paper's tables hold. They are monomials in the dimensions of a model (``Power``).
+
+A factor may also be the smallest of several monomials (``Least``).
 
 >>> N, L = Power(N=1), Power(L=1)
 >>> 1 / (N * L)
@@ -11,42 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 from mssp.planning.shape import FANS, SYMBOLS
 
 # Fixed printing order, so that equal Powers always look equal.
 _ORDER = ("M", "N", "N_e", "K", "D", *FANS, "L")
 _SUPERSCRIPTS = str.maketrans("-0123456789/", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹ᐟ")
-
-
-class Factor(Protocol):
-    """What a cell of a table holds: a number that follows from the dimensions."""
-
-    @property
-    def symbols(self) -> frozenset[str]:
-        """Every dimension that it speaks of."""
-        ...
-
-    def value(self, dims: Mapping[str, float]) -> float: ...
-
-    def ratio(self, target: Mapping[str, float], base: Mapping[str, float]) -> float:
-        """``value(target) / value(base)``, exactly 1 where the two agree."""
-        ...
-
-    def substitute(self, replacements: Mapping[str, Power]) -> Factor: ...
-
-    def grows_with(self, symbol: str) -> bool: ...
-
-    def plain(self) -> str:
-        """In characters that every file can hold."""
-        ...
-
-    def json(self) -> dict[str, Any]: ...
-
-    def __mul__(self, other: Power) -> Factor: ...
-
-    def __rtruediv__(self, one: int) -> Factor: ...
 
 
 class Power(Mapping[str, Fraction]):
@@ -78,8 +51,7 @@ class Power(Mapping[str, Fraction]):
         return hash(tuple(self._exponents.items()))
 
     def __mul__(self, other: Power) -> Power:
-        symbols = {*self, *other}
-        return Power(**{s: self.get(s, Fraction(0)) + other.get(s, Fraction(0)) for s in symbols})
+        return Power(**{symbol: self.get(symbol, Fraction(0)) + other.get(symbol, 0) for symbol in {*self, *other}})
 
     def __pow__(self, exponent: int | Fraction) -> Power:
         return Power(**{symbol: own * exponent for symbol, own in self.items()})
@@ -94,6 +66,7 @@ class Power(Mapping[str, Fraction]):
 
     @property
     def symbols(self) -> frozenset[str]:
+        """Every dimension that it speaks of."""
         return frozenset(self)
 
     def grows_with(self, symbol: str) -> bool:
@@ -130,7 +103,7 @@ class Power(Mapping[str, Fraction]):
         return {symbol: str(exponent) for symbol, exponent in self.items()}
 
     def plain(self) -> str:
-        """In characters that every file can hold.
+        """In ASCII.
 
         >>> Power(N=-1, L=-1).plain(), Power(M="1/2", N_e="-1/2").plain(), Power().plain()
         ('N^-1 L^-1', 'M^1/2 N_e^-1/2', '1')
@@ -147,13 +120,13 @@ class Power(Mapping[str, Fraction]):
 
 
 class Least:
-    """The smallest of several Powers, for what follows one dimension until another one stops it.
+    """The smallest of several Powers, for a number that follows one dimension until another one stops it.
 
     >>> boost = Least(Power(K=1), Power(N=1, N_e=-1)) ** Fraction(1, 2)
     >>> boost, boost.value({"K": 9, "N": 64, "N_e": 16}), 1 / boost
     (min(K¹ᐟ², N¹ᐟ²N_e⁻¹ᐟ²), 2.0, max(K⁻¹ᐟ², N⁻¹ᐟ²N_e¹ᐟ²))
 
-    A negative power of it is the largest of its parts.
+    A negative power of it is the largest of the parts' powers.
     """
 
     __slots__ = ("_largest", "_parts")
@@ -210,6 +183,9 @@ class Least:
         return f"{self._name}({', '.join(map(str, self._parts))})"
 
     __repr__ = __str__
+
+
+Factor = Power | Least
 
 
 assert set(_ORDER) == {*SYMBOLS, *FANS}, "every symbol of a Shape needs a place in the printing order"

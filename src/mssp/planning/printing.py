@@ -24,26 +24,27 @@ def title(plan: Plan) -> str:
 
 
 def facts(plan: Plan) -> list[tuple[str, str]]:
-    """What stands above the table: name and text."""
+    """The facts above the table, by name."""
     tuned = [f"lr {number(plan.lr)}"]
     tuned += [f"lr of the rest {number(plan.rest_lr)}"] if plan.rest_lr is not None else []
     tuned += [f"eps {number(plan.eps)}"] if plan.eps is not None else []
     tuned += [f"weight decay {number(plan.weight_decay)}"] if plan.weight_decay else []
     for name, entries in (("lr_mult", plan.lr_mult), ("init_mult", plan.init_mult), ("init_std", plan.init_std)):
         tuned += [f"{name} {', '.join(f'{role}={number(x)}' for role, x in entries.items())}"] if entries else []
-    forward = [f"{which} {number(plan.multiplier(which))}" for which in ("aggregation", "residual")]
-    relative = [f"{which} {number(plan.multiplier(which, relative=True))}" for which in ("aggregation", "residual")]
     sizes = [("base", plan.base), ("target", plan.target)]
     return [
         *((name, "  ".join(f"{s} {shape.dims[s]:.0f}" for s in SYMBOLS)) for name, shape in sizes if shape is not None),
         ("tuned", ", ".join(tuned)),
-        ("forward", ", ".join(forward) + (f"; relative to the base: {', '.join(relative)}" if plan.base else "")),
+        ("forward", _forward(plan) + (f"; relative to the base: {_forward(plan, relative=True)}" if plan.base else "")),
     ]
 
 
+def _forward(plan: Plan, relative: bool = False) -> str:
+    return ", ".join(f"{which} {number(plan.multiplier(which, relative))}" for which in ("aggregation", "residual"))
+
+
 def columns(plan: Plan) -> list[str]:
-    scaled = ["grad scale"] if plan.grad_scale else []
-    adam = ["eps", *scaled] if plan.eps is not None else []
+    adam = [] if plan.eps is None else ["eps", "grad scale"] if plan.grad_scale else ["eps"]
     return ["role", "init std", "lr", *adam, *(["wd"] if plan.weight_decay else []), "note"]
 
 
@@ -52,31 +53,24 @@ def rows(plan: Plan) -> Iterator[list[str]]:
     for role, values in plan.roles.items():
         rule = plan.rule(role)
         init = "0" if rule.init_std is None else _cell(rule, values.init_std, rule.init_std)
-        row = [role, "1" if role in GAINS else init, _cell(rule, values.lr, rule.lr)]
-        row += [] if plan.eps is None else _of_adam(plan, rule, values)
-        row += [number(values.weight_decay)] if plan.weight_decay else []
-        yield [*row, ", ".join(notes(values))]
+        cells = {"role": role, "init std": "1" if role in GAINS else init, "lr": _cell(rule, values.lr, rule.lr)}
+        if values.eps is not None and rule.eps is not None:  # an optimizer without eps may move this role
+            cells["eps"] = number(values.eps) if plan.grad_scale else _cell(rule, values.eps, rule.eps)
+            cells["grad scale"] = _cell(rule, values.grad_scale, 1 / rule.eps)
+        cells |= {"wd": number(values.weight_decay), "note": ", ".join(notes(values))}
+        yield [cells.get(name, "") for name in columns(plan)]
 
 
 def notes(values: Values, *also: str) -> list[str]:
-    """What is to be known of a role's numbers: how experts start together, zeros, and where a rule comes from."""
-    found = []
+    """The remarks on a role's numbers: whether experts start together, or at zero, and where the rule comes from."""
+    start = []
     if values.shared == 1:
-        found.append("tied")
+        start.append("tied")
     elif values.shared:
-        found.append(f"shared {number(values.shared)}")
+        start.append(f"shared {number(values.shared)}")
     elif values.zero and values.role not in BIASES:
-        found.append("zero")
-    return [*found, *also, *([values.source] if values.source != "table" else [])]
-
-
-def _of_adam(plan: Plan, rule: Rule, values: Values) -> list[str]:
-    """Eps and the factor on gradients; empty for a role that an optimizer without eps moves."""
-    if values.eps is None or rule.eps is None:
-        return ["", ""] if plan.grad_scale else [""]
-    if plan.grad_scale:
-        return [number(values.eps), _cell(rule, values.grad_scale, 1 / rule.eps)]
-    return [_cell(rule, values.eps, rule.eps)]
+        start.append("zero")
+    return [*start, *also, *([values.source] if values.source != "table" else [])]
 
 
 def _cell(rule: Rule, value: float, factor: Factor) -> str:
@@ -117,8 +111,8 @@ class Diff:
 
 def diff(plan: Plan, other: Plan) -> Diff:
     here, there = document(plan), document(other)
-    for each in (here, there):  # which follow from the rest
-        del each["hash"], each["warnings"]
+    for entries in (here, there):  # hash and warnings follow from the rest
+        del entries["hash"], entries["warnings"]
     return Diff(tuple(differences(here, there, operator.eq)))
 
 

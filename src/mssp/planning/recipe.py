@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from mssp._constraints import positive_int, positive_or_zero
 
@@ -13,7 +13,7 @@ class PlanWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the theory holds fixed while a model grows; say it, and a plan warns when it changes."""
+    """What the theory holds fixed while a model grows. A plan warns of what changes, if both recipes say it."""
 
     betas: tuple[float, float] | None = None
     batch: int | None = None
@@ -30,15 +30,14 @@ class Recipe:
                 raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
             object.__setattr__(self, "betas", betas)
         for name in ("batch", "steps", "warmup"):
-            given = getattr(self, name)
-            no_warmup = name == "warmup" and type(given) is int and given == 0
-            if given is not None and not no_warmup:
-                object.__setattr__(self, name, positive_int(name, given))
+            number = getattr(self, name)
+            no_warmup = name == "warmup" and type(number) is int and number == 0
+            if number is not None and not no_warmup:
+                object.__setattr__(self, name, positive_int(name, number))
 
     def filled(self, other: Recipe) -> Recipe:
         """This recipe, with what it leaves open taken from another."""
-        mine, others = asdict(self), asdict(other)
-        return Recipe(**{name: others[name] if mine[name] is None else mine[name] for name in mine})
+        return replace(other, **{name: value for name, value in asdict(self).items() if value is not None})
 
 
 def changes(tuned_with: Recipe, recipe: Recipe) -> list[str]:

@@ -1,10 +1,11 @@
 """The prescription: the paper's tables, written in Powers and nothing else.
 
 "The paper" is *How to Scale Mixture-of-Experts: From muP to the Maximally Scale-Stable Parameterization* (2026).
-``TABLE_1`` transcribes its Table 1 as printed. ``DERIVED`` adds the roles Table 1 leaves out. Where the printed value
-contradicts the paper's own desiderata, ``corrected`` has the consistent one (``docs/errata.md`` has the evidence), and
-plans use that unless they are asked for the table ``as_printed``. Change a cell here and every plan, command, document
-and check follows. ``setting.py`` says which scheme reads which rows, and which cell is whose.
+``TABLE_1`` transcribes its Table 1 as printed. ``DERIVED`` adds the roles that Table 1 leaves out. Where a printed
+value contradicts the paper's own desiderata, ``corrected`` has the consistent one (``docs/errata.md`` has the
+evidence), and plans use it unless they are asked for the table ``as_printed``. Change a cell here, and every plan,
+command, document and check follows. ``setting.py`` says which scheme reads which rows, and which cell belongs to which
+regime.
 
 The columns are the regimes: I grows N, N_e; II grows N, M, K; III grows N, N_e, M, K.
 """
@@ -39,7 +40,7 @@ Row = tuple[Cell, ...]  # a cell for each regime
 
 @dataclass(frozen=True)
 class Init:
-    """An initial standard deviation; ``std`` None means zeros, ``shared`` 1 one draw for all experts."""
+    """An initial standard deviation. ``std`` None means zeros; ``shared`` 1 means one draw for all experts."""
 
     std: Factor | None
     shared: float = 0.0
@@ -58,7 +59,7 @@ ZERO = Init(None)
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The rows of one role; a row of learning rates that is missing leaves the role to another optimizer."""
+    """The rows of one role. A missing row of learning rates leaves the role to another optimizer."""
 
     init: Row[Init | ByScheme]
     eps: Row[Factor]
@@ -66,8 +67,9 @@ class Rows:
     adam: Row[Factor] | None = None
 
     def lr(self, row: str) -> Row[Factor] | None:
-        found: Row[Factor] | None = getattr(self, row)
-        return found
+        """The learning rates by the name of their row."""
+        rates: Row[Factor] | None = getattr(self, row)
+        return rates
 
 
 std = Init  # so that a cell reads as in the paper
@@ -118,7 +120,7 @@ TABLE_1: dict[str, Rows] = {
     "readout": Rows(init=same(std(1 / N)), sgd=same(1 / N), adam=same(1 / N), eps=same(one)),
 }
 
-# What Table 1 leaves out, from the gradient scale of each parameter: Adam's eps is that scale, SGD's lr its inverse.
+# What Table 1 leaves out follows from the size of a parameter's gradient: that is Adam's eps, and SGD's lr its inverse.
 DERIVED: dict[str, Rows] = {
     # A gain of size d_head is shared by all N / d_head heads: its gradient is a mean over width, of order 1.
     "qk_norm": Rows(init=same(std(one)), sgd=same(one), adam=same(one), eps=same(1 / L)),
@@ -140,7 +142,7 @@ DERIVED: dict[str, Rows] = {
         adam=same(one),
         eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L)),
     ),
-    # N -> 1, one per layer: what the router is in Regime I.
+    # N -> 1, one per layer, as the router is in Regime I.
     "shared_gate": Rows(
         init=same(ByScheme(mup=std(1 / N), mssp=ZERO)),
         sgd=same(1 / N),
@@ -149,7 +151,7 @@ DERIVED: dict[str, Rows] = {
     ),
 }
 
-# The two sides of each role's matrix, where the role decides them: rules may speak of them, and models must fit.
+# The two sides of a role's matrix, for roles that decide them. Rules may use them, and models must fit them.
 FAN_IN: dict[str, Power] = {
     "embedding": D, "hidden": N, "router": N, "expert_in": N, "expert_out": N_e, "shared_gate": N, "readout": N,
 }  # fmt: skip
@@ -163,22 +165,22 @@ FAN_OUT: dict[str, Power] = {
 
 
 def printed(side: str) -> Callable[[str], Rows]:
-    """The rows of TABLE_1 and DERIVED, with one side of the cells that have two."""
+    """The rows of TABLE_1 and DERIVED, with the cells of one side (``mup`` or ``mssp``) where there are two."""
 
     def rows(role: str) -> Rows:
-        both = TABLE_1.get(role) or DERIVED[role]
-        init = tuple(getattr(cell, side) if isinstance(cell, ByScheme) else cell for cell in both.init)
-        return replace(both, init=init)
+        both_sides = TABLE_1.get(role) or DERIVED[role]
+        init = tuple(getattr(cell, side) if isinstance(cell, ByScheme) else cell for cell in both_sides.init)
+        return replace(both_sides, init=init)
 
     return rows
 
 
 def smaller_router(rows: Callable[[str], Rows]) -> Callable[[str], Rows]:
-    """Other rows with a router of std 1/N and one global eps."""
+    """These rows, but with a router of std 1/N and one global eps."""
 
     def changed(role: str) -> Rows:
-        found = rows(role)
-        return replace(found, init=same(std(1 / N)) if role == "router" else found.init, eps=same(one))
+        init = same(std(1 / N)) if role == "router" else rows(role).init
+        return replace(rows(role), init=init, eps=same(one))
 
     return changed
 
@@ -189,7 +191,7 @@ _INPUT_LIKE = ("", "expert_out", "")
 
 
 def by_shape(role: str) -> Rows:
-    """muP by shape alone (the paper's table of the muP heuristic): by which sides of a matrix grow."""
+    """muP by which sides of a matrix grow, and nothing else (the paper's table of the muP heuristic)."""
     cells = [_heuristic(role, *likes) for likes in zip(_OUTPUT_LIKE, _INPUT_LIKE, strict=True)]
     init, sgd, adam, eps = zip(*cells, strict=True)
     return Rows(init=init, sgd=sgd, adam=adam, eps=eps)
@@ -228,10 +230,10 @@ def source_of(role: str) -> Source:
 
 
 def corrected(role: str, lr: Factor, as_printed: bool, cell: int) -> tuple[Factor, Source]:
-    """The two errata of the SGD rows.
+    """A learning rate of SGD with the two errata of these rows.
 
-    Under the 1/L residual multiplier gradients inside a block are of order 1/L (the eps rows say so), so SGD needs
-    lr x L there. A hidden bias has a gradient of order 1/N like the gain beside it, so its lr is N.
+    Under the 1/L residual multiplier, gradients inside a block are of order 1/L (the eps rows say so), so SGD needs
+    lr x L there. A hidden bias has a gradient of order 1/N, like the gain beside it, so its lr is N.
     """
     source = source_of(role)
     if as_printed:
@@ -266,7 +268,8 @@ class Rule:
     @property
     def symbols(self) -> frozenset[str]:
         """Every dimension this rule speaks of."""
-        return frozenset().union(*(each.symbols for each in (self.init_std, self.lr, self.eps) if each is not None))
+        factors = (self.init_std, self.lr, self.eps)
+        return frozenset().union(*(factor.symbols for factor in factors if factor is not None))
 
     def by_shape(self, factor: Factor) -> Factor:
         """A factor of this rule with ``fan_in`` and ``fan_out`` written in the model's symbols."""

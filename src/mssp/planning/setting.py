@@ -1,7 +1,7 @@
 """Which cell of the prescription: optimizer, regime and scheme as data, and the setting that holds them.
 
-Words such as ``"adamw"`` or ``"II"`` exist at two borders, in flags and in files. Everything between asks the objects
-below, which are compared by identity. Another optimizer or scheme is one entry here and its rows in ``rules.py``
+Words such as ``"adamw"`` or ``"II"`` exist in flags and in files alone. All code between them uses the objects below,
+which are compared by identity. Another optimizer or scheme is one entry here and its rows in ``rules.py``
 (CONTRIBUTING.md has the recipes).
 """
 
@@ -13,23 +13,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from mssp._constraints import positive_int
-from mssp.planning.power import Factor
-from mssp.planning.rules import (
-    ROLES,
-    Init,
-    N,
-    Row,
-    Rows,
-    Rule,
-    by_shape,
-    corrected,
-    fan_in,
-    flat,
-    one,
-    printed,
-    smaller_router,
-    source_of,
-)  # fmt: skip
+from mssp.planning import rules
 from mssp.planning.shape import SYMBOLS, Shape
 
 # How a readout starts: at zero, with muP's standard deviation, or with the scheme's own.
@@ -37,7 +21,7 @@ READOUTS = ZERO, MUPS_OWN, SCHEMES_OWN = ("zero", "mup", "scheme")
 
 
 class _Named:
-    """One object per word, that a pickle finds again."""
+    """There is one object for each word, also after it was pickled."""
 
     name: str
 
@@ -98,20 +82,20 @@ class Regime(_Named):
     grows: frozenset[str]
     cell: int
 
-    def member(self, one: Shape, width: int) -> Shape:
-        """The shape of another width in the family through ``one``.
+    def member(self, shape: Shape, width: int) -> Shape:
+        """The shape of another width in the family through ``shape``.
 
         >>> II.member(Shape(width=64, expert_width=16, experts=4, active=2, depth=1), 256)
         Shape(N=256, N_e=16, M=16, K=8, L=1, D=1)
         """
         width = positive_int("width", width)
         growing = [name for symbol, name in SYMBOLS.items() if symbol in self.grows and symbol != "N"]
-        sizes = {name: getattr(one, name) * width for name in growing}
+        sizes = {name: getattr(shape, name) * width for name in growing}
         for name, size in sizes.items():
-            if size % one.width:
-                ratio = f"{getattr(one, name)}/{one.width}"
+            if size % shape.width:
+                ratio = f"{getattr(shape, name)}/{shape.width}"
                 raise ValueError(f"width {width} times {name}/width = {ratio} is no whole number: use another width")
-        return replace(one, width=width, **{name: size // one.width for name, size in sizes.items()})
+        return replace(shape, width=width, **{name: size // shape.width for name, size in sizes.items()})
 
 
 I = Regime(name="I", grows=frozenset({"N", "N_e"}), cell=0)
@@ -122,10 +106,10 @@ REGIMES = (I, II, III)
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Scheme(_Named):
-    """Where its rows come from, and for which regimes and optimizers there are any.
+    """Where the rules of a scheme come from, and for which regimes and optimizers it has any.
 
     Args:
-        rows: the rows of a role.
+        rows: from a role to its rows in the tables.
         regimes: those it is defined for; ``None`` alone where it is the same whatever grows.
         averages: whether it has 1/K on the experts and 1/L on the branches.
         stable: the regimes in which every term keeps its order, so that gradients are as Adam's eps says.
@@ -133,7 +117,7 @@ class Scheme(_Named):
 
     name: str
     title: str
-    rows: Callable[[str], Rows]
+    rows: Callable[[str], rules.Rows]
     regimes: tuple[Regime | None, ...] = REGIMES
     optimizers: tuple[Optimizer, ...] = OPTIMIZERS
     averages: bool = True
@@ -141,25 +125,31 @@ class Scheme(_Named):
 
     @property
     def regime_free(self) -> bool:
-        """One recipe whatever grows."""
+        """Whether it is one recipe, whatever grows."""
         return self.regimes == (None,)
 
 
-MSSP = Scheme(name="mssp", title="MSSP", rows=printed("mssp"), stable=REGIMES)
-MUP = Scheme(name="mup", title="μP", rows=printed("mup"), stable=(I,))
-MUP_HEURISTIC = Scheme(name="mup-heuristic", title="μP by shape", rows=by_shape)
-SP = Scheme(name="sp", title="SP", rows=flat(one), regimes=(None,), averages=False)
-NTP = Scheme(name="ntp", title="NTP", rows=flat(1 / fan_in), regimes=(None,), optimizers=(SGD,), averages=False)
+MSSP = Scheme(name="mssp", title="MSSP", rows=rules.printed("mssp"), stable=REGIMES)
+MUP = Scheme(name="mup", title="μP", rows=rules.printed("mup"), stable=(I,))
+MUP_HEURISTIC = Scheme(name="mup-heuristic", title="μP by shape", rows=rules.by_shape)
+SP = Scheme(name="sp", title="SP", rows=rules.flat(rules.one), regimes=(None,), averages=False)
+NTP = Scheme(
+    name="ntp", title="NTP", rows=rules.flat(1 / rules.fan_in), regimes=(None,), optimizers=(SGD,), averages=False
+)
 # Jiang et al. 2026 is muP with a smaller router and one global eps (the paper's related work).
 JIANG = Scheme(
-    name="jiang", title="Jiang et al.", rows=smaller_router(printed("mup")), regimes=(III,), optimizers=(ADAM, ADAMW)
+    name="jiang",
+    title="Jiang et al.",
+    rows=rules.smaller_router(MUP.rows),
+    regimes=(III,),
+    optimizers=(ADAM, ADAMW),
 )
 SCHEMES = (MSSP, MUP, MUP_HEURISTIC, SP, NTP, JIANG)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Which rules a model follows: carried whole from the flag to the database and the figure."""
+    """Which rules a model follows. It is carried whole from the flag to the database and the figure."""
 
     scheme: Scheme = MSSP
     regime: Regime | None = None
@@ -181,11 +171,10 @@ class Setting:
         >>> print(Setting.of("mup", "II", "sgd"))
         Regime II · mup · sgd
         """
-        found = scheme_named(scheme), optimizer_named(optimizer)
         return cls(
-            scheme=found[0],
+            scheme=scheme_named(scheme),
+            optimizer=optimizer_named(optimizer),
             regime=None if regime is None else regime_named(regime),
-            optimizer=found[1],
             readout=readout,
             as_printed=as_printed,
         )
@@ -217,21 +206,22 @@ class Setting:
         }
 
     @cache  # noqa: B019 # settings are few, and a search over thousands of plans asks for the same rules
-    def rule(self, role: str) -> Rule:
-        """The cell of a role: with the errata, unless they are asked for as printed, and the choice of readout."""
+    def rule(self, role: str) -> rules.Rule:
+        """The rule of a role: with our corrections, unless ``as_printed``, and with the choice of readout."""
         rows, optimizer = self.scheme.rows(role), self.optimizer_of(role)
         cell = 0 if self.scheme.regime_free or self.regime is None else self.regime.cell
-        lr, source, init = _row(rows, optimizer)[cell], source_of(role), rows.init[cell]
-        assert isinstance(init, Init), "a scheme has one side of the cells that the paper prints with two"
+        lrs, init, source = rows.lr(optimizer.row), rows.init[cell], rules.source_of(role)
+        assert lrs is not None
+        assert isinstance(init, rules.Init), "a scheme has one side of the cells that the paper prints with two"
+        lr, std = lrs[cell], init.std
         if optimizer.follows_gradients and not self.scheme.regime_free:
-            lr, source = corrected(role, lr, self.as_printed, cell)
-        std = init.std
+            lr, source = rules.corrected(role, lr, self.as_printed, cell)
         if role == "readout" and self.readout != SCHEMES_OWN:
-            std = {ZERO: None, MUPS_OWN: 1 / N}[check_readout(self.readout)]
-        return Rule(role, std, lr, None if optimizer.eps is None else rows.eps[cell], init.shared, source)
+            std = {ZERO: None, MUPS_OWN: 1 / rules.N}[check_readout(self.readout)]
+        return rules.Rule(role, std, lr, None if optimizer.eps is None else rows.eps[cell], init.shared, source)
 
     def optimizer_of(self, role: str) -> Optimizer:
-        """Who moves a role: the first that has a row for it, of this optimizer and those that take the rest."""
+        """Who moves a role: this optimizer if it has a row for the role, or the first of its ``rest`` that has one."""
         optimizer: Optimizer | None = self.optimizer
         while optimizer is not None:
             if self.scheme.rows(role).lr(optimizer.row) is not None:
@@ -245,7 +235,7 @@ class Setting:
         return " · ".join(filter(None, (regime, self.scheme.name, self.optimizer.name)))
 
     def __str__(self) -> str:
-        """For people: what is not as usual is named, and mostly nothing is.
+        """For people.
 
         >>> print(Setting(scheme=MSSP, regime=II, optimizer=SGD, readout="mup"))
         Regime II · mssp · sgd · readout mup
@@ -254,19 +244,19 @@ class Setting:
 
     @property
     def details(self) -> str:
-        """What is not as usual; mostly nothing."""
+        """What differs from the defaults; mostly nothing."""
         readout = "" if self.readout == ZERO else f"readout {self.readout}"
         return " · ".join(filter(None, (readout, "as printed" if self.as_printed else "")))
 
 
-def rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed: bool = False) -> Rule:
+def rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed: bool = False) -> rules.Rule:
     """The rule for one role, its readout as the scheme has it.
 
     >>> rule("expert_out", "mssp", "II", "adam").init_std
     Power('M¹ᐟ²N_e⁻¹ᐟ²')
     """
-    if role not in ROLES:
-        raise ValueError(f"unknown role {role!r}: use one of {', '.join(ROLES)}")
+    if role not in rules.ROLES:
+        raise ValueError(f"unknown role {role!r}: use one of {', '.join(rules.ROLES)}")
     return Setting.of(scheme, regime, optimizer, SCHEMES_OWN, as_printed).checked().rule(role)
 
 
@@ -291,23 +281,17 @@ def regime_named(word: str | Regime) -> Regime:
 Kind = TypeVar("Kind", Scheme, Optimizer, Regime)
 
 
-def _look_up(known: tuple[Kind, ...], word: object, complaint: str) -> Kind:
-    for each in known:
-        if word in (each, each.name):
-            return each
-    raise ValueError(f"{complaint} {_listed(known)}")
+def _look_up(entries: tuple[Kind, ...], word: object, complaint: str) -> Kind:
+    for entry in entries:
+        if word in (entry, entry.name):
+            return entry
+    raise ValueError(f"{complaint} {_listed(entries)}")
 
 
-def _listed(known: Iterable[object]) -> str:
-    return ", ".join(map(str, known))
+def _listed(entries: Iterable[object]) -> str:
+    return ", ".join(map(str, entries))
 
 
 def _again(kind: type, name: str) -> Any:
     """What a pickle of one of the objects above is read as."""
     return {Scheme: scheme_named, Optimizer: optimizer_named, Regime: regime_named}[kind](name)
-
-
-def _row(rows: Rows, optimizer: Optimizer) -> Row[Factor]:
-    found = rows.lr(optimizer.row)
-    assert found is not None
-    return found

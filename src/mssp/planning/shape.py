@@ -22,7 +22,7 @@ from mssp._constraints import positive_int
 from mssp.planning.configs import sizes_of
 
 SYMBOLS = {"N": "width", "N_e": "expert_width", "M": "experts", "K": "active", "L": "depth", "D": "inputs"}
-# The two sides of the matrix at hand, for rules that follow a matrix rather than the model.
+# The two sides of a matrix, for rules that follow the matrix rather than the model.
 FANS = ("fan_in", "fan_out")
 
 
@@ -44,10 +44,9 @@ class Shape:
     inputs: int | None = None
 
     def __post_init__(self) -> None:
-        for name, given in asdict(self).items():
-            if name == "inputs" and given is None:
-                continue
-            object.__setattr__(self, name, positive_int(name, given))
+        for name, size in asdict(self).items():
+            if name != "inputs" or size is not None:
+                object.__setattr__(self, name, positive_int(name, size))
         if self.active > self.experts:
             raise ValueError(f"active must be at most experts: a token cannot use {self.active} of {self.experts}")
 
