@@ -19,7 +19,7 @@ STOREYS = {
     "The prescription": ("planning",),
     "On a model": ("apply", "nn", "data", "hf", "hosts"),
     "The evidence": ("measure", "theory", "replicas", "ladders", "store", "coordcheck", "sweep", "dmft"),
-    "For people": ("report", "cli"),
+    "For people": ("report", "cli", "testing"),
 }
 
 

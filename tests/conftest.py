@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
+# Contracts are test classes in the package: where one fails, pytest shows the values.
+pytest.register_assert_rewrite("mssp.testing")
 # Before anything imports transformers, which reads them once: no network, and none of its messages.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

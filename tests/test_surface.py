@@ -34,11 +34,12 @@ PUBLIC = {
     "apply_experts route",
     "mssp.planning": "Optimizer ParamInfo Plan PlanWarning Power Recipe Regime Rule Scheme Setting Shape Values plan "
     "rule",
-    "mssp.replicas": "Feed Lockstep MLPProgram ModuleProgram Outcome Replica Schedule train",
+    "mssp.replicas": "Feed Lockstep MLPProgram ModuleProgram Replica Schedule Trained train",
     "mssp.report": "findings_of read report",
     "mssp.store": "Chunk NewRun Result Run Store Study export frame",
     "mssp.sweep": "Contender Found Job LearningRates Local METRICS Metric Procedure Score Transfer Trial WidthSummary "
     "carry_out transfers trials tune",
+    "mssp.testing": "HostContract LadderContract OptimizerContract ProgramContract SchemeContract",
     "mssp.theory": "",
 }
 

@@ -123,7 +123,7 @@ class ParamKey:
         return any(fnmatch(name, pattern) for pattern in self.name)
 
 
-def _stand_ins() -> dict[str, ModuleType]:
+def stand_ins() -> dict[str, ModuleType]:
     ranks = {
         f"get_{kind}_{what}": lambda value=value: value
         for kind in ("expert_tensor_parallel", "tensor_model_parallel", "expert_model_parallel")
@@ -153,7 +153,7 @@ def load(
     monkeypatch: pytest.MonkeyPatch, plan: mssp.Plan, host: str, sizes: Sizes | None = None, **options: Any
 ) -> SimpleNamespace:
     """The exported file, executed, with stand-ins where it imports a host."""
-    for name, module in _stand_ins().items():
+    for name, module in stand_ins().items():
         monkeypatch.setitem(sys.modules, name, module)
     scope: dict[str, Any] = {"__name__": f"planned_for_{host.replace('-', '_')}"}
     namespace = ModuleType(scope["__name__"])

@@ -38,7 +38,7 @@ MODELS = [(host, label) for host, file in FILES.items() for label in listed(file
 PLAN = mssp.plan(TARGET, BASE, lr=4e-3, weight_decay=0.1)
 SMALL = {"width": 64, "expert_width": 32, "experts": 8, "active": 4, "depth": 2}
 
-Found = dict[str, tuple[float, float, float]]
+Found = dict[str, tuple[float, float | None, float]]
 
 
 def options_for(host: str, label: str) -> dict[str, Any]:
@@ -48,8 +48,9 @@ def options_for(host: str, label: str) -> dict[str, Any]:
 def torchtitan_groups(planned: SimpleNamespace, model: nn.Module) -> Found:
     found, _ = planned.PlannedOptimizers._build_param_groups(model, planned.PARAM_GROUPS, {})
     return {
-        name: (group["lr"], group["eps"], group["weight_decay"])
-        for group in found["AdamW"]
+        name: (group["lr"], group.get("eps"), group.get("weight_decay", 0.0))
+        for groups in found.values()
+        for group in groups
         for name in group["param_names"]
     }
 
@@ -62,7 +63,9 @@ def olmo_groups(planned: SimpleNamespace, model: nn.Module) -> Found:
             names = [name for name, _ in model.named_parameters() if fnmatch(name, pattern)]
             assert names, pattern
             assert not set(names) & set(found), pattern
-            found |= dict.fromkeys(names, (override.opts["lr"], override.opts["eps"], override.opts["weight_decay"]))
+            found |= dict.fromkeys(
+                names, (override.opts["lr"], override.opts["eps"], override.opts.get("weight_decay", 0.0))
+            )
     return found
 
 
@@ -74,7 +77,7 @@ def megatron_groups(planned: SimpleNamespace, model: nn.Module) -> Found:
             if key.matches(parameter, f"module.module.{name}"):
                 assert name not in found
                 assert override["start_wd"] == override["end_wd"] == override["weight_decay"]
-                found[name] = (override["max_lr"], override["eps"], override["start_wd"])
+                found[name] = (override["max_lr"], override.get("eps"), override["start_wd"])
     return found
 
 
@@ -82,7 +85,7 @@ def nanogpt_groups(planned: SimpleNamespace, model: nn.Module) -> Found:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = planned.configure_optimizers(model).param_groups
     return {
-        names[id(parameter)]: (group["lr"], group["eps"], group["weight_decay"])
+        names[id(parameter)]: (group["lr"], group.get("eps"), group.get("weight_decay", 0.0))
         for group in groups
         for parameter in group["params"]
     }

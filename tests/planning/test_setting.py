@@ -47,6 +47,7 @@ OWN_NAME = {
     "data/downloads.py",
     "hf/meta.py",
     "report/sections.py",
+    "testing/hosts.py",
 }
 
 
