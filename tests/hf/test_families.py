@@ -18,6 +18,7 @@ import mssp
 import mssp.hf
 from mssp.hf.experts import FusedExperts, is_fused
 from mssp.hf.factors import FACTOR, factor_of
+from mssp.hf.vocabulary import SECOND
 from mssp.planning.rules import BIASES, GAINS
 from tests.hf.tiny_models import (
     BASE,
@@ -195,7 +196,7 @@ def test_experts_are_equal_under_mssp_and_differ_under_mup(family: str) -> None:
     for scheme, equal in (("mssp", True), ("mup", False)):
         model, _ = adapted(family, scheme=scheme)
         for path, experts in stacks(model):
-            for local in (experts.first, experts.second):
+            for local in (experts.first, SECOND):
                 stack = experts.module.get_parameter(local)
                 assert len(stack) == 8
                 for one in stack[1:]:

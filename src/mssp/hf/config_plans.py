@@ -1,6 +1,6 @@
-"""Plans from two configs of Hugging Face models: their sizes, and what they hold that the paper does not cover.
+"""Plans from two configs of Hugging Face models: their sizes, and notes on what the paper does not cover.
 
-Neither torch nor ``transformers`` is needed for this.
+This needs neither torch nor ``transformers``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
         target, base: configs as objects or mappings, or the paths of their folders or ``config.json`` files.
         settings: those of :func:`mssp.plan`.
     """
-    before, after = _read(base), _read(target)
-    made = plans.plan(Shape.from_config(after), None if before is None else Shape.from_config(before), **settings)
-    noted = with_notes(made, after, before)
-    for note in noted.warnings[len(made.warnings) :]:
+    target, base = _read(target), _read(base)
+    carried = plans.plan(Shape.from_config(target), None if base is None else Shape.from_config(base), **settings)
+    noted = with_notes(carried, target, base)
+    for note in noted.warnings[len(carried.warnings) :]:
         warnings.warn(note, PlanWarning, stacklevel=2)
     return noted
 
 
-def with_notes(made: Plan, target: Any, base: Any = None) -> Plan:
-    """A plan whose warnings also say what the configs hold that the paper does not cover."""
-    before, after = _read(base), _read(target)
-    return made if after is None else made.with_warnings(outside_the_paper(before, after))
+def with_notes(carried: Plan, target: Any, base: Any = None) -> Plan:
+    """A plan that also warns of what the configs hold that the paper does not cover."""
+    target, base = _read(target), _read(base)
+    return carried if target is None else carried.with_warnings(outside_the_paper(base, target))
 
 
 def _read(config: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Experts that a foreign module keeps as tensors [experts, ., .], read by the flags its class carries.
+"""Experts that a foreign module keeps as tensors [experts, ., .], read by the flags of its class.
 
-In ``transformers`` every such class says of itself whether its experts are gated, have biases, keep inputs first
-(transposed) and interleave gate and up. Nothing is read off a shape: for square experts it would say anything.
+In ``transformers`` every such class says whether its experts are gated, have biases, keep inputs first (transposed) and
+interleave gate and up. Nothing is read off a shape, since that of square experts does not tell the axes apart.
 
 Shapes: E experts, N width, F expert width, G rows of the first layer (2F where gated, else F), T tokens.
 """
@@ -30,17 +30,14 @@ def is_fused(module: nn.Module) -> bool:
 def has_attribute(module: nn.Module, name: str) -> bool:
     """Whether a module has an attribute that is no parameter, buffer or module.
 
-    ``hasattr`` takes long to say that it does not, and most modules have none of what is asked for here.
+    Most modules have none of the attributes that are looked for here, and ``hasattr`` takes long to find that out.
     """
     return name in vars(module) or hasattr(type(module), name)
 
 
 @dataclass(frozen=True)
 class FusedExperts:
-    """What the flags of an experts module mean.
-
-    ``first`` and ``second`` are the local names of the two stacks; a bias is called as its stack with ``_bias``.
-    """
+    """What the flags of an experts module mean. ``first`` is the local name of the first of its two stacks."""
 
     module: nn.Module
     gated: bool
@@ -50,64 +47,58 @@ class FusedExperts:
 
     @classmethod
     def of(cls, module: nn.Module, name: str) -> FusedExperts:
-        """The flags of a module; ``name`` is for the refusal of what no role covers."""
+        """Read the flags of a module; ``name`` is what a refusal calls it."""
         if getattr(module, words.NORM_AFTER_EXPERT, False):
             raise ValueError(f"{name} has a norm after each expert, for which there is no rule")
         gated, biased, inputs_first, in_halves = (bool(getattr(module, flag)) for flag in words.STACK_FLAGS[1:])
-        found = cls(module, gated, biased, inputs_first, interleaved=gated and not in_halves)
-        expected = set(found.infos())
-        held = set(dict(module.named_parameters()))
-        if held != expected:
-            listed = ", ".join(sorted(held ^ expected))
-            raise ValueError(f"{name} does not hold the tensors that its flags announce: {listed}")
-        return found
+        experts = cls(module, gated, biased, inputs_first, interleaved=gated and not in_halves)
+        differing = set(dict(module.named_parameters())) ^ set(experts.infos())
+        if differing:
+            raise ValueError(
+                f"{name} does not hold the tensors that its flags announce: {', '.join(sorted(differing))}"
+            )
+        return experts
 
     @property
     def first(self) -> str:
         return words.GATED_FIRST if self.gated else words.PLAIN_FIRST
 
-    @property
-    def second(self) -> str:
-        return words.SECOND
-
     def infos(self) -> dict[str, ParamInfo]:
         """What the tensors are, by their local names."""
         rows = ("(out 2)" if self.interleaved else "(2 out)") if self.gated else "out"
         first, second = (f"in {rows}", "in out") if self.inputs_first else (f"{rows} in", "out in")
-        infos = {self.first: _stack("expert_in", first), self.second: _stack("expert_out", second)}
+        infos = {self.first: _stack("expert_in", first), words.SECOND: _stack("expert_out", second)}
         if self.biased:
             infos[_bias_of(self.first)] = _stack("expert_in_bias", rows)
-            infos[_bias_of(self.second)] = _stack("expert_out_bias", "out")
+            infos[_bias_of(words.SECOND)] = _stack("expert_out_bias", "out")
         return infos
 
     def parts(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
-        """Views of one stack as the matrices it is made of: gate and up where both lie in it."""
+        """Views of a stack as the matrices it is made of: gate and up where both lie in it."""
         if name not in (self.first, _bias_of(self.first)) or not self.gated:
             return {"": tensor}
-        axis = 1 if name != self.first or not self.inputs_first else 2
-        half = tensor.shape[axis] // 2
-        if self.interleaved:
-            index = [slice(None)] * axis
-            return {"gate": tensor[(*index, slice(0, None, 2))], "up": tensor[(*index, slice(1, None, 2))]}
-        return {"gate": tensor.narrow(axis, 0, half), "up": tensor.narrow(axis, half, half)}
+        axis = 2 if name == self.first and self.inputs_first else 1
+        split = tensor.unflatten(axis, (-1, 2) if self.interleaved else (2, -1))
+        gate, up = split.unbind(axis + 1 if self.interleaved else axis)
+        return {"gate": gate, "up": up}
 
     def weights(self, values: Callable[[Tensor], Tensor]) -> ExpertWeights:
         """The weights as our own experts keep them: hidden units on axis 1, the gate's rows before up's."""
-        held = {name: values(parameter) for name, parameter in self.module.named_parameters()}
-        first = torch.cat(list(self.parts(self.first, held[self.first]).values()), 2 if self.inputs_first else 1)
+        stacks = {name: values(parameter) for name, parameter in self.module.named_parameters()}
+        first = torch.cat(list(self.parts(self.first, stacks[self.first]).values()), 2 if self.inputs_first else 1)
         w_in = first.mT if self.inputs_first else first
-        w_out = held[self.second] if self.inputs_first else held[self.second].mT
+        w_out = stacks[words.SECOND] if self.inputs_first else stacks[words.SECOND].mT
         if not self.biased:
             return ExpertWeights(w_in.contiguous(), w_out.contiguous())
-        b_in = torch.cat(list(self.parts(_bias_of(self.first), held[_bias_of(self.first)]).values()), 1)
-        return ExpertWeights(w_in.contiguous(), w_out.contiguous(), b_in, held[_bias_of(self.second)])
+        b_in = torch.cat(list(self.parts(_bias_of(self.first), stacks[_bias_of(self.first)]).values()), 1)
+        return ExpertWeights(w_in.contiguous(), w_out.contiguous(), b_in, stacks[_bias_of(words.SECOND)])
 
     def hidden(self, pre: Tensor) -> Tensor:
-        """What the module makes of its first layer's outputs, given in our order [..., G]: its own activation."""
+        """The module's own activation on outputs of its first layer [..., G], which are in our order."""
         if self.interleaved:
             pre = torch.stack(pre.chunk(2, -1), -1).flatten(-2)
-        called = words.GATED_ACTIVATION if self.gated else words.PLAIN_ACTIVATION
-        activation: Callable[[Tensor], Tensor] = getattr(self.module, called)
+        name = words.GATED_ACTIVATION if self.gated else words.PLAIN_ACTIVATION
+        activation: Callable[[Tensor], Tensor] = getattr(self.module, name)
         return activation(pre)
 
 
@@ -130,13 +121,13 @@ class FusedMoE:
 
     @property
     def summed(self) -> list[nn.Module]:
-        """The modules whose outputs, or the sum of whose outputs, are the sum over experts."""
+        """The modules whose outputs add up to the sum over experts."""
         return [self.experts.module]
 
     @property
     def matrix(self) -> nn.Module:
         """The module that holds the router's matrix: the router itself, or a Linear inside it."""
-        holders = [each for each in self.router.modules() if "weight" in each._parameters]
+        holders = [module for module in self.router.modules() if "weight" in module._parameters]
         if len(holders) != 1:
             raise ValueError(f"{self.name}'s router has {len(holders)} matrices, where one was expected")
         return holders[0]
@@ -149,7 +140,7 @@ class FusedMoE:
 
 @dataclass(frozen=True)
 class NumberedMoE:
-    """A router beside experts that are modules of their own. How it makes gates is in the code around them."""
+    """A router beside experts that are modules of their own. The code around them makes the gates."""
 
     name: str
     router: nn.Module
@@ -163,8 +154,8 @@ def numbered_layers(model: nn.Module) -> Iterator[NumberedMoE]:
     """The MoE layers of a model whose experts are modules of their own."""
     clean = name_cleaner(model)
     for path, module in model.named_modules():
-        if path.rpartition(".")[2] in words.names().expert_lists and isinstance(module, nn.ModuleList):
-            parent = path.rpartition(".")[0]
+        parent, _, name = path.rpartition(".")
+        if name in words.names().expert_lists and isinstance(module, nn.ModuleList):
             yield NumberedMoE(clean(parent), _router_in(model.get_submodule(parent), clean(parent)), tuple(module))
 
 
@@ -173,23 +164,20 @@ def moe_layers(model: nn.Module) -> Iterator[FusedMoE]:
     clean = name_cleaner(model)  # once: it reads the names of all parameters
     for path, module in model.named_modules():
         if is_fused(module):
-            yield _moe_layer(model, path, clean)
+            yield moe_layer(model, path, clean)
 
 
-def moe_layer(model: nn.Module, path: str) -> FusedMoE:
-    """The MoE layer whose experts are the stack at this path."""
-    return _moe_layer(model, path, name_cleaner(model))
-
-
-def _moe_layer(model: nn.Module, path: str, clean: Callable[[str], str]) -> FusedMoE:
+def moe_layer(model: nn.Module, path: str, clean: Callable[[str], str] | None = None) -> FusedMoE:
+    """The MoE layer whose experts are the stack at this path; ``clean`` is the model's cleaner of names."""
+    clean = clean or name_cleaner(model)
     parent = path.rpartition(".")[0]
     router = _router_in(model.get_submodule(parent), clean(parent))
     return FusedMoE(clean(parent), router, FusedExperts.of(model.get_submodule(path), clean(path)))
 
 
 def _router_in(block: nn.Module, name: str) -> nn.Module:
-    routers = [child for called, child in block.named_children() if called in words.names().routers]
+    known = words.names().routers
+    routers = [child for local, child in block.named_children() if local in known]
     if len(routers) != 1:
-        called = " or ".join(words.names().routers)
-        raise ValueError(f"{name} has {len(routers)} routers called {called} beside its experts, not one")
+        raise ValueError(f"{name} has {len(routers)} routers called {' or '.join(known)} beside its experts, not one")
     return routers[0]

@@ -1,17 +1,16 @@
-"""Factors of the forward pass in Hugging Face models: where they go, and the hook that multiplies what a module
-returns.
+"""Factors of the forward pass in Hugging Face models: where they go, and the hook that multiplies an output.
 
 A plan has factors on the sum over experts, on what is added to the residual stream, and on the logits of a tied
-readout; each is relative to what the model does at the base.
+readout. Each is relative to what the model does at the base.
 
 The factor is a plain number on the module, and the hook a plain function that reads it. So both are copied with the
-module, compiled with it, kept by FSDP and taken off again; nothing is attached to a parameter. A model that is built
-anew from a checkpoint has neither: attach them again.
+module, compiled with it, kept by FSDP and taken off again, and nothing is attached to a parameter. A model that is
+built from a checkpoint has neither: attach them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,9 +31,9 @@ _NEUTRAL = 1.0
 
 @dataclass(frozen=True)
 class FromPlan:
-    """What :func:`mssp.initialize` and :func:`mssp.verify` ask a module with a factor: its value by a plan.
+    """A module's factor by a plan, which :func:`mssp.initialize` and :func:`mssp.verify` ask for.
 
-    ``what`` the factor is, for people.
+    ``what`` names the factor for people.
     """
 
     what: str
@@ -45,7 +44,7 @@ class FromPlan:
 
 
 def scaled_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    """A forward hook: the output times the module's factor; of a tuple, its first entry."""
+    """A forward hook: multiplies the output, or the first entry of a tuple, by the module's factor."""
     factor = factor_of(module)
     if factor == _NEUTRAL:
         return output
@@ -55,7 +54,7 @@ def scaled_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
 
 
 def attach(module: nn.Module, by_plan: FromPlan) -> None:
-    """Multiply a module's output by a factor, 1 until a plan sets it.
+    """Multiply a module's output by a factor, which is 1 until a plan sets it.
 
     >>> layer = nn.Identity()
     >>> attach(layer, FromPlan("residual", lambda plan: plan.multiplier("residual", relative=True)))
@@ -75,7 +74,7 @@ def attach(module: nn.Module, by_plan: FromPlan) -> None:
 
 
 def detach(module: nn.Module) -> None:
-    """Take the factor and its hook off again; nothing where there is none."""
+    """Take the factor and its hook off again, if the module has them."""
     for key, hook in list(module._forward_hooks.items()):
         if hook is scaled_output:
             del module._forward_hooks[key]
@@ -84,16 +83,13 @@ def detach(module: nn.Module) -> None:
 
 
 def factor_of(module: nn.Module) -> float:
-    """The factor on a module's output; 1 where it has none."""
+    """The factor on a module's output, which is 1 if it has none."""
     factor: float = module.__dict__.get(FACTOR, _NEUTRAL)
     return factor
 
 
-Factor = tuple[nn.Module, FromPlan]
-
-
-def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[Factor]:
-    """Every module whose output a plan multiplies, with the factor by the plan; ``gates`` are those of MoE layers."""
+def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[tuple[nn.Module, FromPlan]]:
+    """Every module whose output a plan multiplies, with its factor; ``gates`` are the kinds of gates of MoE layers."""
     for moe, kind in gates.items():
         for summed in moe.summed:
             yield summed, AGGREGATION if kind == SIGMOID else TUNED_AGGREGATION
@@ -107,8 +103,8 @@ def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[Factor]:
 
 def is_tied(model: nn.Module) -> bool:
     """Whether the readout is the embedding."""
-    head, lookup = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
-    return head is not None and lookup is not None and head.weight is lookup.weight
+    readout, embedding = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
+    return readout is not None and embedding is not None and readout.weight is embedding.weight
 
 
 def _relative(which: Literal["aggregation", "residual", "tied_readout"], plan: Plan) -> float:
@@ -120,7 +116,7 @@ def _tuned_aggregation(plan: Plan) -> float:
 
 
 def _unknown_residual(plan: Plan) -> float:
-    """For blocks of unknown structure: right only where the depth does not change."""
+    """The factor of a block whose structure is not known: there is none unless the depth changes."""
     if _relative("residual", plan) != 1.0:
         raise ValueError(
             "the plan's residual factor is not 1, and which modules of a block write to the residual stream is not "
@@ -130,7 +126,7 @@ def _unknown_residual(plan: Plan) -> float:
 
 
 AGGREGATION = FromPlan("aggregation", partial(_relative, "aggregation"))
-# Gates that are shares of one need no factor but what was tuned.
+# Gates that are shares of one need no factor but the tuned one.
 TUNED_AGGREGATION = FromPlan("aggregation", _tuned_aggregation)
 RESIDUAL = FromPlan("residual", partial(_relative, "residual"))
 UNKNOWN_RESIDUAL = FromPlan("residual", _unknown_residual)
@@ -144,22 +140,22 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def stream_writers(block: nn.Module) -> tuple[nn.Module, ...]:
-    """The modules of a block whose outputs are added to the residual stream; empty where its parts are not all known.
+    """The modules of a block whose outputs are added to the residual stream; none if a part of the block is not known.
 
-    With all of them multiplied by zero the block is the identity, which the tests hold every family to.
+    With all of them multiplied by zero a block is the identity, which is tested for every family.
     """
     parts = {name: child for name, child in block.named_children() if any(True for _ in child.parameters())}
     words = names()
     if not set(parts) <= words.parts_of_blocks:
         return ()
-    another_before_mlp = any(name in parts for name in words.norms_before_mlp)
-    one_before_attention = any(name in parts for name in words.norms_before_attention)
-    either = words.norms_of_either if another_before_mlp or not one_before_attention else ()
-    found = []
-    for written, norms in (
-        (words.attentions, (*words.norms_after_attention, *either)),
-        (words.mlps, words.norms_after_mlp),
-    ):
-        after = [parts[name] for name in norms if name in parts]
-        found += after or [parts[name] for name in written if name in parts]
-    return tuple(found)
+
+    def present(names: Sequence[str]) -> list[nn.Module]:
+        return [parts[name] for name in names if name in parts]
+
+    norms_after_attention = present(words.norms_after_attention)
+    if present(words.norms_before_mlp) or not present(words.norms_before_attention):
+        norms_after_attention += present(words.norms_of_either)
+    return (
+        *(norms_after_attention or present(words.attentions)),
+        *(present(words.norms_after_mlp) or present(words.mlps)),
+    )

@@ -1,4 +1,4 @@
-"""Factors of the forward pass multiplied into weights: the same model without hooks, for engines that know of none."""
+"""Factors of the forward pass multiplied into weights: the same model without hooks, as inference engines need it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mssp.hf.vocabulary import BIAS_SUFFIX, Place, names
 
 
 def fold(model: nn.Module) -> None:
-    """Multiply every factor into the weights behind it, in place, and take the hooks off: for a trained model.
+    """Multiply every factor of a trained model into its weights, in place, and take the hooks off.
 
-    What comes out computes what the adapted model did, and is a checkpoint like any other. It is no longer the model
-    that the plan speaks of: keep the unfolded one for further training.
+    The folded model computes what the adapted model did, and is a checkpoint like any other. The plan no longer
+    describes it: keep the unfolded model for further training.
     """
     model = unwrapped(model)
     clean = name_cleaner(model)
@@ -27,24 +27,24 @@ def fold(model: nn.Module) -> None:
         factor = factor_of(module)
         if FACTOR not in module.__dict__ or factor == 1.0:
             continue
-        behind = list(_behind(model, module, clean(path)))
-        if not behind:
+        linear_in = list(_linear_in(model, module, clean(path)))
+        if not linear_in:
             raise ValueError(f"{clean(path)} has a factor of {factor} and no last matrix that could take it")
-        changes += [(parameter, factor, shift) for parameter, shift in behind]
+        changes += [(parameter, factor, shift) for parameter, shift in linear_in]
     with torch.no_grad():
         for parameter, factor, shift in changes:
             parameter.add_(shift).mul_(factor).sub_(shift)
     release(model)
 
 
-def _behind(model: nn.Module, module: nn.Module, name: str) -> Iterator[tuple[nn.Parameter, float]]:
-    """The parameters that a module's output is linear in, each with what is added to it before it multiplies."""
+def _linear_in(model: nn.Module, module: nn.Module, name: str) -> Iterator[tuple[nn.Parameter, float]]:
+    """The parameters that a module's output is linear in, each with the number that the module adds to it."""
     by_plan = module.__dict__.get(BY_PLAN)
     if isinstance(by_plan, FromPlan) and by_plan.what == LOGITS.what:
-        # Of a readout that is the embedding, the norm before it takes the factor: lookups stay what they are.
-        for path, each in model.named_modules():
+        # The embedding must stay as it is, so the factor of a tied readout goes into the norm before it.
+        for path, other in model.named_modules():
             if Place.of(f"{path}.weight").block is None and path.rpartition(".")[2] in names().final_norms:
-                yield from _behind(model, each, path)
+                yield from _linear_in(model, other, path)
     elif "weight" in module._parameters:  # a norm, or a matrix by itself
         for local, parameter in module.named_parameters(recurse=False):
             neutral = neutral_gain(module, name) if local == "weight" and parameter.dim() == 1 else 1.0

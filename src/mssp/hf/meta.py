@@ -14,44 +14,43 @@ from mssp.planning.configs import FAMILY, NOT_SIZES, entries_of, family_of, read
 
 STORED = "mssp"  # the entry of a model's config that travels with its checkpoints
 Made = TypeVar("Made")
-_LONGEST = 200  # of what is quoted
+_LONGEST = 200  # characters of an error that is quoted
 
 
-def config_of(given: Any, like: nn.Module | None = None) -> Any:
-    """A config object from what people have: itself, a mapping, a folder, or the path of a ``config.json``."""
-    if hasattr(given, "to_dict") and hasattr(given, FAMILY):
-        return given
-    if isinstance(given, str | Path):
-        given = read_config(given)
-    if isinstance(given, Mapping):
-        given = entries_of(given)
-    else:
-        raise ValueError(f"a base is a config, a mapping, a folder or a config.json, got a {type(given).__name__}")
-    known = {key: value for key, value in given.items() if key not in (*NOT_SIZES, STORED)}
+def config_of(source: Any, like: nn.Module | None = None) -> Any:
+    """A config object, of itself, a mapping, a folder, or the path of a ``config.json``.
+
+    Its class is that of the model ``like``, or the one that ``transformers`` has for its family.
+    """
+    if hasattr(source, "to_dict") and hasattr(source, FAMILY):
+        return source
+    if isinstance(source, str | Path):
+        source = read_config(source)
+    if not isinstance(source, Mapping):
+        raise ValueError(f"a base is a config, a mapping, a folder or a config.json, got a {type(source).__name__}")
+    entries = entries_of(source)
+    sizes = {key: value for key, value in entries.items() if key not in (*NOT_SIZES, STORED)}
     if like is not None:
-        return _made(type(like.config), known)
+        return _made(type(like.config), sizes)
     from transformers import CONFIG_MAPPING
 
-    kind = family_of(given)
-    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        raise ValueError(f"the config's model_type {kind!r} is not one that transformers knows")
-    return _made(CONFIG_MAPPING[kind], known)
+    family = family_of(entries)
+    if not isinstance(family, str) or family not in CONFIG_MAPPING:
+        raise ValueError(f"the config's model_type {family!r} is not one that transformers knows")
+    return _made(CONFIG_MAPPING[family], sizes)
 
 
 def on_meta(config: Any, like: nn.Module | None = None) -> nn.Module:
-    """A model with this config that has shapes and no numbers."""
+    """A model with this config that has shapes and no numbers; its class is that of ``like``, if given."""
     from transformers import AutoModelForCausalLM
 
-    def build(given: Any) -> nn.Module:
-        with torch.device("meta"), _WithoutDraws():
-            model: nn.Module = AutoModelForCausalLM.from_config(given) if like is None else type(like)(given)
-        return model
-
-    return _made(build, config)
+    build: Callable[..., nn.Module] = AutoModelForCausalLM.from_config if like is None else type(like)
+    with torch.device("meta"), _WithoutDraws():
+        return _made(build, config)
 
 
 class _WithoutDraws(TorchFunctionMode):
-    """Initial weights of layers are not drawn, in this thread: tensors without numbers would not hold them."""
+    """Layers do not draw their initial weights, in this thread: tensors without numbers could not hold them."""
 
     _DRAWS = frozenset({nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_})
 
@@ -63,11 +62,11 @@ class _WithoutDraws(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _made(make: Callable[..., Made], given: Any) -> Made:
-    """What a class of transformers makes of a config; whatever it has against it, in one line."""
+def _made(make: Callable[..., Made], config: Any) -> Made:
+    """What a class of transformers makes of a config. Its errors become one line."""
     try:
-        return make(**given) if isinstance(given, Mapping) else make(given)
+        return make(**config) if isinstance(config, Mapping) else make(config)
     except Exception as error:  # of any kind: each family has checks, and mistakes, of its own
-        told = " ".join(str(error).splitlines()[-1:]).strip() or type(error).__name__
-        told = told if len(told) <= _LONGEST else f"{told[:_LONGEST]} …"
-        raise ValueError(f"transformers cannot make a model of this config: {told}") from None
+        reason = " ".join(str(error).splitlines()[-1:]).strip() or type(error).__name__
+        reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]} …"
+        raise ValueError(f"transformers cannot make a model of this config: {reason}") from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from mssp._tables import align, markdown_table, number
-from mssp.apply.description import described_parameters, multipliers_of
+from mssp.apply.description import multipliers_of, planned_parameters
 from mssp.hf.adaptation import adapt
 from mssp.hf.factors import BY_PLAN, FromPlan
 from mssp.hf.meta import config_of, on_meta
@@ -33,14 +35,14 @@ class Named:
 
 @dataclass(frozen=True)
 class ByName:
-    """A plan for one model, parameter by parameter; ``factors`` of the forward pass in words, with what they are on."""
+    """A plan for one model, parameter by parameter; ``factors`` says in words which outputs are multiplied by what."""
 
     plan: Plan
     parameters: Sequence[Named]
     factors: Sequence[str]
 
     def lines(self) -> list[str]:
-        """As text: a heading, the facts, the table, the factors."""
+        """The plan as text: a heading, the facts, the table, the factors."""
         above = [title(self.plan), *(f"  {name:<8} {content}" for name, content in self._facts()), ""]
         below = ["", "outputs multiplied by hooks", *(f"  {factor}" for factor in self.factors)]
         return above + align([self._columns(), *self._rows()]) + (below if self.factors else [])
@@ -53,7 +55,7 @@ class ByName:
         return "\n".join(lines).rstrip()
 
     def json(self) -> dict[str, Any]:
-        """The plan, the table as people read it, and the factors: for reports; a plan file alone is for programs."""
+        """The plan, the table as people read it, and the factors, for reports; programs read a plan file."""
         table = {"header": self._columns(), "rows": list(self._rows())}
         return {"plan": document(self.plan), "parameters": table, "factors": list(self.factors)}
 
@@ -61,48 +63,42 @@ class ByName:
         return "\n".join([*self.lines(), *(f"warning: {warning}" for warning in self.plan.warnings)])
 
     def _facts(self) -> list[tuple[str, str]]:
-        """Without the factors of a model of our own: what this one gets stands below the table."""
+        """The facts of the plan without the factors of our own models: those of this one stand below the table."""
         return [(name, content) for name, content in facts(self.plan) if name != "forward"]
 
     def _columns(self) -> list[str]:
-        adam = ["eps"] if self.plan.eps is not None else []
-        scaled = ["grad scale"] if self.plan.grad_scale else []
-        return ["parameter", "shape", "role", "init std", "lr", *adam, *scaled, *self._decay("wd"), "note"]
+        return ["parameter", "shape", "role", "init std", "lr", *self._optional("eps", "grad scale", "wd"), "note"]
 
     def _rows(self) -> Iterator[list[str]]:
-        for each in self.parameters:
-            values = each.values
-            eps = [] if self.plan.eps is None else ["" if values.eps is None else number(values.eps)]
-            scaled = [number(values.grad_scale)] if self.plan.grad_scale else []
-            shape = " × ".join(map(str, each.shape))
-            numbers = [number(values.lr), *eps, *scaled, *self._decay(number(values.weight_decay))]
-            yield [each.name, shape, values.role, _start(each), *numbers, _note(each)]
+        for parameter in self.parameters:
+            values = parameter.values
+            shape = " × ".join(map(str, parameter.shape))
+            eps = "" if values.eps is None else number(values.eps)
+            optional = self._optional(eps, number(values.grad_scale), number(values.weight_decay))
+            start, lr = _start(parameter), number(values.lr)
+            yield [parameter.name, shape, values.role, start, lr, *optional, _note(parameter)]
 
-    def _decay(self, cell: str) -> list[str]:
-        return [cell] if self.plan.weight_decay else []
+    def _optional(self, eps: str, grad_scale: str, weight_decay: str) -> list[str]:
+        """The cells of the columns that not every plan has."""
+        shown = (self.plan.eps is not None, self.plan.grad_scale, bool(self.plan.weight_decay))
+        return list(compress((eps, grad_scale, weight_decay), shown))
 
 
 def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
     """The plan for the model of a config, which is built without memory; ``base`` is the config that was tuned."""
     model = on_meta(config_of(target))
     adapt(model, base=None if base is None else config_of(base))
-    described = described_parameters(model)
-    values = plan.resolve(info for info, _ in described)
-    alike: dict[tuple[Any, ...], list[str]] = {}
-    first: dict[tuple[Any, ...], Named] = {}
-    for info, parameter in described:
-        pattern, shape = for_all_blocks(info.name), tuple(parameter.shape)
-        key = (pattern, shape, values[info.name])
-        alike.setdefault(key, []).append(info.name)
-        first.setdefault(key, Named(pattern, shape, info, values[info.name]))
-    patterns = [key[0] for key in alike]
-    named = [
-        each if patterns.count(each.name) == 1 else replace(each, name=_with_blocks(each.name, alike[key]))
-        for key, each in first.items()
-    ]
-    multipliers_of(model, plan)  # which refuses a plan for another model, or from another base
-    kinds = {module.__dict__.get("gate_kind") for module in model.modules()}
-    if RENORMALISED in kinds and RENORMALISED_NOTE not in plan.warnings:  # measured: no config says so of every family
+    alike: dict[tuple[str, tuple[int, ...], Values], list[ParamInfo]] = {}
+    for info, parameter, values in planned_parameters(model, plan, None):
+        alike.setdefault((for_all_blocks(info.name), tuple(parameter.shape), values), []).append(info)
+    patterns = Counter(pattern for pattern, _, _ in alike)
+    named = []
+    for (pattern, shape, values), infos in alike.items():
+        name = pattern if patterns[pattern] == 1 else _with_blocks(pattern, [info.name for info in infos])
+        named.append(Named(name, shape, infos[0], values))
+    multipliers_of(model, plan)  # refuses a plan for another model, or from another base
+    gates = {module.__dict__.get("gate_kind") for module in model.modules()}
+    if RENORMALISED in gates and RENORMALISED_NOTE not in plan.warnings:  # not every family's config says so
         plan = plan.with_warnings([RENORMALISED_NOTE])
     factors = dict.fromkeys(
         f"× {number(by_plan.value(plan))}  {for_all_blocks(path)}  ({by_plan.what})"
@@ -116,24 +112,24 @@ def _with_blocks(pattern: str, names: Sequence[str]) -> str:
     """A pattern with the numbers of the blocks that it stands for, where other blocks differ."""
     numbers = sorted({block for name in names if (block := Place.of(name).block) is not None})
     runs: list[list[int]] = []
-    for each in numbers:
-        if runs and each == runs[-1][-1] + 1:
-            runs[-1].append(each)
+    for block in numbers:
+        if runs and block == runs[-1][-1] + 1:
+            runs[-1].append(block)
         else:
-            runs.append([each])
+            runs.append([block])
     text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return for_blocks(pattern, text)
 
 
-def _start(each: Named) -> str:
-    if each.info.start == OWN:
+def _start(parameter: Named) -> str:
+    start, role = parameter.info.start, parameter.values.role
+    if start == OWN:
         return "own"
-    if each.values.role in GAINS | BIASES:
-        usual = 1.0 if each.values.role in GAINS else 0.0
-        return number(usual if each.info.start is None else each.info.start)
-    return number(each.values.init_std)
+    if role in GAINS | BIASES:
+        return number(float(role in GAINS) if start is None else start)
+    return number(parameter.values.init_std)
 
 
-def _note(each: Named) -> str:
-    also = ["also the readout"] if each.info.tied_readout else []
-    return ", ".join(notes(each.values, *also))
+def _note(parameter: Named) -> str:
+    also = ["also the readout"] if parameter.info.tied_readout else []
+    return ", ".join(notes(parameter.values, *also))

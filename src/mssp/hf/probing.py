@@ -1,6 +1,7 @@
-"""What a foreign module does, found out by running it once on numbers of our own: where its gain is neutral, how its
-router makes gates. Neither is read off a name, and the module itself is not touched: its parameters stay where they
-are, on the meta device too.
+"""What a foreign module does, found out by running it once: where a norm's gain is neutral, how a router makes gates.
+
+Neither is read off a name. The module runs on inputs and weights made here, so that its own parameters stay as they
+are, and may be on the meta device.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def neutral_gain(norm: nn.Module, name: str) -> float:
 
 
 class NeutralGains:
-    """The neutral gains of many norms: those that cannot but compute the same are run once.
+    """The neutral gains of many norms, where norms that must compute the same are run once.
 
-    Two norms share a run where their class, the names, shapes and types of their tensors and every attribute agree:
-    plain values by value, other objects only where both norms hold the very same one. A norm with hooks, or with
-    modules inside, is always run itself.
+    Two norms share a run if their class agrees, the names, shapes and types of their tensors, and every attribute.
+    Plain values agree by value, other objects only if they are the same object. A norm with hooks, or with modules
+    inside, is always run itself.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class NeutralGains:
 
 
 def _state(module: nn.Module) -> Any:
-    """All that a module's forward pass depends on, but for the numbers in its tensors; None where more has a say."""
+    """All that a module's forward pass depends on, without the numbers in its tensors; None if that is not all."""
     if module._modules or any(held for name, held in vars(module).items() if name.endswith("_hooks")):
         return None
     tensors = [*module._parameters.items(), *module._buffers.items()]
@@ -66,7 +67,7 @@ def _state(module: nn.Module) -> Any:
     )
 
 
-# What every module has: tensors and hooks are looked at by themselves, and the rest decides what is saved.
+# The attributes of every module: tensors and hooks are compared separately, and the others only decide what is saved.
 _TORCHS_OWN = frozenset(vars(nn.Module())) - {"training"}
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
@@ -84,9 +85,9 @@ class Gates:
     """How a router makes gates.
 
     Args:
-        kind: ``sigmoid``, ``softmax`` (of all experts), or ``renormalised``: shares of one, or of another constant,
-            among the chosen.
-        score: what is renormalised: ``sigmoid`` or ``softmax``; the kind itself otherwise.
+        kind: ``sigmoid``, ``softmax`` (of all experts), or ``renormalised``, where the gates of the chosen experts are
+            shares of one or of another constant.
+        score: ``sigmoid`` or ``softmax``: what is renormalised, or the kind itself.
     """
 
     kind: str
@@ -98,12 +99,12 @@ def gates_of(router: nn.Module, width: int, experts: int, name: str) -> Gates:
     x = _normals(_TOKENS, width)
     bias = torch.zeros(experts, device="cpu", dtype=torch.float32)
     calls = [(x,), (x, bias), (x.unsqueeze(0),), (x.unsqueeze(0), bias)]
-    found = _run(router, {"weight": None}, calls, name)
-    tensors = found if isinstance(found, tuple) and len(found) == 3 else ()
-    if not all(isinstance(each, Tensor) for each in tensors) or not tensors or tensors[2].is_floating_point():
+    returned = _run(router, {"weight": None}, calls, name)
+    tensors = returned if isinstance(returned, tuple) and len(returned) == 3 else ()
+    if not tensors or not all(isinstance(x, Tensor) for x in tensors) or tensors[2].is_floating_point():
         raise ValueError(f"{name} does not return (logits, gates, chosen): how it makes gates is not known")
     logits, gates, chosen = tensors
-    # Whatever is renormalised, its gates are the scores times something that is the same for all experts of a token.
+    # Renormalised gates are the scores times a number that is the same for all experts of a token.
     shares = _constant(gates.sum(-1), over_tokens=True)
     for score, scores in ((SOFTMAX, logits.softmax(-1)), (SIGMOID, logits.sigmoid())):
         if _constant(gates / scores.gather(-1, chosen), over_tokens=not shares):
@@ -112,16 +113,18 @@ def gates_of(router: nn.Module, width: int, experts: int, name: str) -> Gates:
 
 
 def _constant(x: Tensor, over_tokens: bool) -> bool:
-    """Whether a tensor [tokens, ...] holds one number, or at least one number for each token."""
+    """Whether a tensor [tokens, ...] holds one number; or one for each token, unless ``over_tokens``."""
     mean = x.mean() if over_tokens else x.mean(-1, keepdim=True)
     return torch.allclose(x, mean.expand_as(x), rtol=_TOLERANCE)
 
 
 def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tuple[Tensor, ...]], name: str) -> Any:
-    """The module on numbers of our own: named weights at a value (None: random), other parameters and buffers at 0."""
-    held = dict(module.named_parameters()) | dict(module.named_buffers())
+    """What the module returns for the first of the calls that it takes.
+
+    Parameters with a name in ``weights`` hold that value (None: random ones), other parameters and buffers hold 0.
+    """
     state = {}
-    for key, tensor in held.items():
+    for key, tensor in (*module.named_parameters(), *module.named_buffers()):
         value = weights.get(key.rpartition(".")[2], 0.0)
         shape = tuple(tensor.shape)
         normals = _normals(*shape, seed=1)  # not those of the inputs: a token that is an expert's row saturates gates
@@ -129,7 +132,7 @@ def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tu
         if not tensor.is_floating_point():
             state[key] = state[key].to(tensor.dtype)
     failure: Exception | None = None
-    # Whatever the defaults are around us: a default dtype, a default device, autocast; and no trace in random states.
+    # The caller's defaults (dtype, device, autocast) have no say here, and random states stay as they are.
     with (
         torch.no_grad(),
         torch.device("cpu"),

@@ -3,14 +3,14 @@
     Trainer(model, args, ..., optimizer_cls_and_kwargs=mssp.hf.optimizer_factory(plan),
             callbacks=[mssp.hf.PlanCallback(plan)])
 
-The factory makes the plan's groups; the callback says so when training begins, logs what each group learns with,
-stops where a schedule leaves the plan's ratios, and keeps the plan with every checkpoint.
+The factory makes the plan's groups. The callback checks them when training begins, logs the learning rate of each
+group, stops where a schedule leaves the plan's ratios, and keeps the plan with every checkpoint.
 
-Weights are read back from a checkpoint of the Trainer: all of them, or none. On disk every matrix of every expert has
-a name of its own, in memory experts are stacks. ``from_pretrained`` knows the way from one to the other; the Trainer
-does not take it when it resumes or goes back to the best checkpoint: whatever has another name there keeps the
-weights it had, which is logged and no more (seen in 5.22). So a checkpoint notes a few numbers of every parameter, by
-which it is seen whether they came back.
+It also makes sure that all weights of a checkpoint are read back. On disk every matrix of every expert has a name of
+its own, in memory experts are stacks. ``from_pretrained`` converts one to the other, but the Trainer does not when it
+resumes or goes back to the best checkpoint: parameters with another name on disk keep the weights they had, and the
+Trainer only logs it (seen in 5.22). So a checkpoint keeps a few numbers of every parameter, which show whether its
+weights came back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from mssp._files import replacing
-from mssp.apply.description import described_parameters, name_cleaner, unwrapped
+from mssp.apply.description import name_cleaner, planned_parameters, unwrapped
 from mssp.apply.groups import check_schedule, inner_optimizer, optimizer_for, same_values
 from mssp.apply.protocols import DescribesItself
 from mssp.apply.verification import verify
@@ -44,52 +44,49 @@ _COUNT = 4  # entries of each parameter: training moves nearly all of them at ev
 
 
 def samples_of(model: nn.Module) -> Samples:
-    """A few entries of every parameter, from its first to its last; of sharded ones none, which are read by shards.
+    """A few entries of every parameter, from its first to its last. Sharded parameters are left out.
 
     >>> samples_of(nn.Embedding.from_pretrained(torch.arange(7.0).view(7, 1), freeze=False))
     {'weight': [0.0, 2.0, 4.0, 6.0]}
     """
     clean = name_cleaner(model)
-    found = {}
+    samples = {}
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor):
             last = parameter.numel() - 1
             places = torch.tensor([index * last // (_COUNT - 1) for index in range(_COUNT)], device=parameter.device)
-            found[clean(name)] = parameter.detach().flatten()[places].float().tolist()
-    return found
+            samples[clean(name)] = parameter.detach().flatten()[places].float().tolist()
+    return samples
 
 
-def differing(model: nn.Module, noted: Samples) -> list[str]:
-    """The parameters that are not as they were noted."""
-    return [name for name, found in samples_of(model).items() if name in noted and noted[name] != found]
+def differing(model: nn.Module, kept: Samples) -> list[str]:
+    """The parameters that are not as the samples of them."""
+    return [name for name, entries in samples_of(model).items() if name in kept and kept[name] != entries]
 
 
 def read_again(model: nn.Module, folder: Path) -> None:
-    """Every weight of a checkpoint, in place: the parameters stay those that an optimizer holds."""
-    kept = type(model).from_pretrained(folder, dtype="auto")  # type: ignore[attr-defined]
+    """Read every weight of a checkpoint in place: the parameters stay those that an optimizer holds."""
+    saved = type(model).from_pretrained(folder, dtype="auto")  # type: ignore[attr-defined]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(kept.get_parameter(name))
+            parameter.copy_(saved.get_parameter(name))
 
 
 PLAN_FILE = "plan.json"
-# What a group has from its plan and keeps for good; a schedule moves ``lr`` alone.
+# The values of a group that its plan sets and nothing changes; a schedule moves ``lr`` alone.
 _OF_THE_PLAN = ("initial_lr", "lr_scale", "lr_mult", "eps", "grad_scale", "weight_decay", "betas")
 _ADAMS_BETAS = (0.9, 0.999)  # torch's and the Trainer's, where a plan's recipe says nothing
-# Of that many random entries the RMS is well within a tenth of their standard deviation.
+# The RMS of so many random entries is well within a tenth of their standard deviation.
 _ENOUGH_ENTRIES, _TOLERANCE = 2000, 0.1
-# May change when training goes on: more steps, another batch. (Betas are looked at in the groups.)
+# What may change when training goes on: more steps, another batch. (Betas are compared in the groups.)
 _RECIPES = ("recipe.", "tuned_with.")
-
-
-# -- the optimizer ----------------------------------------------------------------------------------------------------
 
 
 def optimizer_factory(plan: Plan) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
     """What ``Trainer(optimizer_cls_and_kwargs=...)`` takes: the plan's optimizer, made when the Trainer needs it.
 
-    ``args.optim``, ``learning_rate``, ``weight_decay`` and Adam's eps and betas in the Trainer's arguments have no
-    effect then: the plan has them. Schedules and warmup stay the arguments'.
+    ``args.optim``, ``learning_rate``, ``weight_decay`` and Adam's eps and betas in the Trainer's arguments then have no
+    effect, since the plan has them. Schedules and warmup are still those of the arguments.
     """
     if not isinstance(plan, Plan):
         raise ValueError(f"optimizer_factory takes a plan (mssp.plan), got a {type(plan).__name__}")
@@ -109,37 +106,32 @@ def _optimizer_of_plan(model: nn.Module, plan: Plan) -> Optimizer:
 
 
 def _refuse_state_of_another_plan(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Loading an optimizer's state overwrites the groups' values; torch itself only counts groups and parameters."""
+    """Loading an optimizer's state overwrites the groups' values; torch only compares numbers of parameters."""
+    other_plan = "the checkpoint's optimizer was made by another plan:"
+    remedy = f"resume with the {PLAN_FILE} in the checkpoint's folder"
     here, there = optimizer.param_groups, state["param_groups"]
     named_here, named_there = ([group.get("name") for group in groups] for groups in (here, there))
     if named_here != named_there or any(len(a["params"]) != len(b["params"]) for a, b in zip(here, there, strict=True)):
         differing = sorted({str(name) for name in set(named_here) ^ set(named_there)}) or ["their parameters"]
-        raise ValueError(
-            f"the checkpoint's optimizer was made by another plan: its groups differ in {', '.join(differing)}; "
-            f"resume with the {PLAN_FILE} in the checkpoint's folder"
-        )
-    for mine, saved in zip(here, there, strict=True):
+        raise ValueError(f"{other_plan} its groups differ in {', '.join(differing)}; {remedy}")
+    for planned, saved in zip(here, there, strict=True):
         for key in _OF_THE_PLAN:
-            if key in mine and not same_values(saved.get(key), mine[key]):
+            if key in planned and not same_values(saved.get(key), planned[key]):
                 raise ValueError(
-                    f"the checkpoint's optimizer was made by another plan: group '{mine['name']}' has {key} "
-                    f"{saved.get(key)} there, {mine[key]} by this plan; "
-                    f"resume with the {PLAN_FILE} in the checkpoint's folder"
+                    f"{other_plan} group '{planned['name']}' has {key} {saved.get(key)} there, {planned[key]} by this "
+                    f"plan; {remedy}"
                 )
-
-
-# -- the callback -----------------------------------------------------------------------------------------------------
 
 
 class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # which mypy does not look into
     """Holds a Trainer to its plan.
 
-    When training begins, model and optimizer are verified, and settings of the Trainer that have no effect are warned
-    of. With every log of the training loss, ``lr/<group>`` is what each group learns with; a schedule that leaves the
-    plan's ratios raises. Every checkpoint gets a ``plan.json``; training is resumed under the same plan only, and with
-    all weights of the checkpoint (of stacked experts the Trainer reads none back: they are read again).
+    When training begins, it verifies model and optimizer, and warns of settings of the Trainer that have no effect.
+    Every log of the training loss gets the learning rate of each group as ``lr/<group>``. A schedule that leaves the
+    plan's ratios is an error. Every checkpoint gets a ``plan.json``. Training is resumed under the same plan only, and
+    with all weights of the checkpoint: those of stacked experts, which the Trainer does not read back, are read again.
 
-    The Trainer calls the trackers of ``report_to`` before the callbacks it is given: for a tracker to see the groups'
+    The Trainer calls the trackers of ``report_to`` before the callbacks it is given. For a tracker to see the groups'
     rates, give it as a callback too, after this one (``callbacks=[PlanCallback(plan), TensorBoardCallback()]``).
 
     Args:
@@ -163,7 +155,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
     ) -> None:
         kept = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         optimizer = inner_optimizer(kwargs["optimizer"])
-        self._refuse_another_plan(kept)
+        self._refuse_another_plan(Plan.from_json(kept["args"]["plan"]))
         if any("lr_scale" not in group for group in optimizer.param_groups):
             raise ValueError(
                 "the Trainer's optimizer was not made by a plan: pass "
@@ -172,7 +164,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
         self._model = unwrapped(kwargs["model"])
         verify(self._model, optimizer, self.plan)
         if state.global_step:
-            self._hold_to_checkpoint(self._model, args, state, kept)
+            _read_what_is_missing(self._model, args, state, kept["attributes"].get("weights", {}))
         else:
             self._warn_of_other_weights(self._model)
         self._warn_of_ignored(args)
@@ -200,7 +192,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = _checkpoint(args, state)
-        if not args.should_save:  # another process does
+        if not args.should_save:  # another process does it
             return
         if not folder.is_dir():  # a search over hyperparameters has folders of its own
             warnings.warn(f"{PLAN_FILE} is not written: there is no folder {folder}", PlanWarning, stacklevel=2)
@@ -211,79 +203,69 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # The best weights have been read by now, those of stacked experts excepted.
+        # The Trainer has read the best weights by now, without those of stacked experts.
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
         if best is not None and self._model is not None and samples_of(self._model):
             read_again(self._model, Path(best))
 
-    def _refuse_another_plan(self, kept: dict[str, Any]) -> None:
-        """A resumed Trainer has the callbacks' states of the checkpoint."""
-        entries = Plan.from_json(kept["args"]["plan"]).diff(self.plan).entries
-        found = [entry for entry in entries if not entry[0].startswith(_RECIPES)]
-        if found:
-            path = found[0][0]
-            there, here = ("not given" if value is plan_file.MISSING else value for value in found[0][1:])
-            raise ValueError(
-                f"the checkpoint was trained with another plan: {path} is {there} there, {here} here; "
-                f"resume with the {PLAN_FILE} in the checkpoint's folder"
-            )
-
-    @staticmethod
-    def _hold_to_checkpoint(
-        model: nn.Module, args: TrainingArguments, state: TrainerState, kept: dict[str, Any]
-    ) -> None:
-        noted: Samples = kept["attributes"].get("weights", {})
-        # The Trainer does not say where it resumes from; these are the places that are known, and numbers tell.
-        for folder in (_checkpoint(args, state), Path(str(args.resume_from_checkpoint))):
-            if differing(model, noted) and (folder / "config.json").is_file():
-                read_again(model, folder)
-        lost = differing(model, noted)
-        if lost:
-            raise ValueError(
-                f"{lost[0]} is not what it was in the checkpoint, from which the Trainer did not read it: build the "
-                "model by from_pretrained of the checkpoint's folder, adapt it, and resume then"
-            )
+    def _refuse_another_plan(self, trained_with: Plan) -> None:
+        for path, *values in trained_with.diff(self.plan).entries:
+            if not path.startswith(_RECIPES):
+                there, here = ("not given" if value is plan_file.MISSING else value for value in values)
+                raise ValueError(
+                    f"the checkpoint was trained with another plan: {path} is {there} there, {here} here; "
+                    f"resume with the {PLAN_FILE} in the checkpoint's folder"
+                )
 
     def _warn_of_other_weights(self, model: nn.Module) -> None:
-        """Of a large matrix that does not start as planned: the model's own start, or a trained model."""
-        described = described_parameters(model)
-        planned = self.plan.resolve(info for info, _ in described)
-        for info, parameter in described:
-            std, drawn = planned[info.name].init_std, parameter.numel() // (info.experts or 1)
+        """Warn of a large matrix that does not start as planned: it has the model's own start, or was trained."""
+        for info, parameter, values in planned_parameters(model, self.plan, None):
+            std, drawn = values.init_std, parameter.numel() // (info.experts or 1)
             if info.role in GAINS | BIASES or drawn < _ENOUGH_ENTRIES or isinstance(parameter, DTensor):
                 continue
-            found = float(parameter.detach().float().square().mean().sqrt())
-            if abs(found - std) > _TOLERANCE * std:
+            rms = float(parameter.detach().float().square().mean().sqrt())
+            if abs(rms - std) > _TOLERANCE * std:
                 message = (
-                    f"{info.name} starts with an RMS of {found:.4g}, the plan says {std:.4g}: call "
+                    f"{info.name} starts with an RMS of {rms:.4g}, the plan says {std:.4g}: call "
                     "mssp.initialize(model, plan) first, unless this model has been trained before"
                 )
                 warnings.warn(message, PlanWarning, stacklevel=2)
                 return
 
     def _warn_of_ignored(self, args: TrainingArguments) -> None:
-        """Settings of the Trainer that the plan's optimizer replaces, where somebody meant something by them."""
+        """Warn of settings of the Trainer that somebody has changed and that the plan's optimizer replaces."""
         plan = self.plan
-        betas = plan.recipe.betas or _ADAMS_BETAS
-        planned = {
-            "learning_rate": plan.lr,
-            "weight_decay": plan.weight_decay,
-            "adam_epsilon": plan.eps,
-            "adam_beta1": betas[0],
-            "adam_beta2": betas[1],
-        }
-        defaults = {each.name: each.default for each in fields(TrainingArguments)}
-        for name, by_plan in planned.items():
-            if getattr(args, name) not in (by_plan, defaults[name]):
-                _warn_of_argument(name, getattr(args, name), by_plan)
-        chosen = str(getattr(args.optim, "value", args.optim))
-        if not chosen.startswith("adamw_torch"):  # which is the default, in one spelling or another
-            _warn_of_argument("optim", chosen, plan.optimizer)
+        beta1, beta2 = plan.recipe.betas or _ADAMS_BETAS
+        numbers = {"learning_rate": plan.lr, "weight_decay": plan.weight_decay, "adam_epsilon": plan.eps}
+        numbers |= {"adam_beta1": beta1, "adam_beta2": beta2}
+        defaults = {field.name: field.default for field in fields(TrainingArguments)}
+        ignored: list[tuple[str, object, object]] = [
+            (name, getattr(args, name), by_plan)
+            for name, by_plan in numbers.items()
+            if getattr(args, name) not in (by_plan, defaults[name])
+        ]
+        optimizer = str(getattr(args.optim, "value", args.optim))
+        if not optimizer.startswith("adamw_torch"):  # the default, which has several spellings
+            ignored.append(("optim", optimizer, plan.optimizer))
+        for name, value, by_plan in ignored:
+            message = f"{name} {value} of the Trainer's arguments has no effect: the plan's is {by_plan}"
+            warnings.warn(message, PlanWarning, stacklevel=2)
 
 
-def _warn_of_argument(name: str, given: object, by_plan: object) -> None:
-    message = f"{name} {given} of the Trainer's arguments has no effect: the plan's is {by_plan}"
-    warnings.warn(message, PlanWarning, stacklevel=2)
+def _read_what_is_missing(model: nn.Module, args: TrainingArguments, state: TrainerState, kept: Samples) -> None:
+    """Read the weights that the Trainer did not take from the checkpoint it resumes from.
+
+    The Trainer does not say where that is: two places are tried, and the samples show whether one was right.
+    """
+    for folder in (_checkpoint(args, state), Path(str(args.resume_from_checkpoint))):
+        if differing(model, kept) and (folder / "config.json").is_file():
+            read_again(model, folder)
+    lost = differing(model, kept)
+    if lost:
+        raise ValueError(
+            f"{lost[0]} is not what it was in the checkpoint, from which the Trainer did not read it: build the "
+            "model by from_pretrained of the checkpoint's folder, adapt it, and resume then"
+        )
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:

@@ -1,18 +1,18 @@
 """What Hugging Face models call their parts: a vocabulary as plain data, and how a name is read with it.
 
-Some sixty families share a few dozen names. A name that is not here is not understood, and the model that has it is
-refused by that name. Stacks of experts need no names: their class says what they are (``STACK_FLAGS``).
+Some sixty families share a few dozen names. A model with a name that is not here is refused. Stacks of experts need no
+names: their class says what they are (``STACK_FLAGS``).
 
 Adding a family
 ---------------
-1. Here: write one ``Names`` with what the family calls its parts, where no other family has the word yet, and put it
-   into ``ENTRIES``. Its fields say which words are needed: the modules of a block (which of them write to the residual
-   stream decides where factors go), the router, and every parameter with its role. A block with a part that no field
-   names has no known structure: it can then be planned at the base's depth alone.
-2. In ``mssp.planning.configs``, where its configs have keys of their own: a word in ``_SIZES`` for each, and the
-   family in ``_SHARES_OF_ONE`` if its gates sum to one without a flag that says so.
+1. Here: write one ``Names`` with the names that no other family has yet, and put it into ``ENTRIES``. Its fields say
+   which names are needed: the modules of a block (factors go to those that write to the residual stream), the router,
+   and every parameter with its role. A block with a part that no field names has no known structure, and can be planned
+   at the base's depth alone.
+2. In ``mssp.planning.configs``: a word in ``_SIZES`` for each key that only this family's configs have, and the family
+   in ``_SHARES_OF_ONE`` if its gates sum to one without a flag that says so.
 3. In ``tests/hf/tiny_models.py``: its sizes in ``FAMILIES``, for which the tests of all families then run. What a
-   router does and where gains are neutral is nobody's word: both are found out by running the modules.
+   router does and where gains are neutral needs no entry: both are found out by running the modules.
 
 ``tests/hf/test_new_family.py`` follows these steps for a family that does not exist.
 """
@@ -23,28 +23,29 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
+from typing import Any
 
 from mssp.planning.parameter import OWN, ParamInfo
 
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """Words that belong together, by what they are the names of. Patterns are regular expressions for whole names.
+    """Names that belong together, by what they name. Patterns are regular expressions for whole names.
 
     Args:
-        trunks: what stands in front of the names of all parameters, where the model is wrapped into a larger one.
+        trunks: what stands in front of the names of all parameters in a model that is part of a larger one.
         blocks: the list of blocks.
         attentions, mlps: modules of a block whose outputs are added to the residual stream.
-        norms_before_attention, norms_after_attention, norms_before_mlp, norms_after_mlp: the norms beside them. After
-            its norm an output is added as the norm returns it.
-        norms_of_either: norms that stand before the MLP, but after attention in blocks with another norm before the
-            MLP, or with none before attention.
+        norms_before_attention, norms_after_attention, norms_before_mlp, norms_after_mlp: the norms beside them. Where
+            there is a norm after a module, its output is what is added.
+        norms_of_either: norms that stand before the MLP, or after attention in blocks with another norm before the MLP
+            or with none before attention.
         final_norms: the norm between the last block and the readout.
         routers: the router beside a layer's experts.
         expert_lists: the list of experts that are modules of their own.
-        last_matrices: the last matrix of attention, of a dense layer or of an expert, in which an output is linear.
+        last_matrices: the last matrix of attention, of a dense layer or of an expert: the output is linear in it.
         head_sizes: attributes of attention modules that hold the size of a head.
-        norms_of_queries_and_keys: the norm of queries beside that of keys, each of a whole width or of a head.
+        norms_of_queries_and_keys: pairs of the norms of queries and of keys, which are over all heads or over one.
         parameters: those of a block, by the pattern of their names inside it.
         parameters_outside: those of no block.
         kernels: convolutions in which each channel has a kernel of its own, in a block.
@@ -83,14 +84,14 @@ class Names:
 _LINEAR = ParamInfo("hidden", layout="out in")
 _BIAS = ParamInfo("bias")
 _GAIN = ParamInfo("norm")
-# A gain on a head or on a low rank: by its size, a "qk_norm" where that is fixed and a "norm" where it grows.
+# A gain on a head or on a low rank. If its size grows it becomes a "norm".
 _SMALL_GAIN = ParamInfo("qk_norm")
 
 _MOE = r"(?:mlp|block_sparse_moe|feed_forward)"
 _FFN = rf"(?:{_MOE}|{_MOE}\.shared_experts?)"
 _EXPERT = rf"{_MOE}\.experts\.\d+"
 
-# Llama's names, which nearly all families have, with experts in place of the dense layer.
+# Llama's names, which nearly all families use, with experts in place of the dense layer.
 _USUAL = Names(
     trunks=("model", "language_model"),
     blocks=("layers",),
@@ -115,7 +116,7 @@ _USUAL = Names(
         r"self_attn\.(?:q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight": _LINEAR,
         r"self_attn\.(?:q_a_proj|kv_a_proj_with_mqa)\.bias": _BIAS,
         r"self_attn\.(?:q_norm|k_norm|q_layernorm|k_layernorm|q_a_layernorm|kv_a_layernorm)\.weight": _SMALL_GAIN,
-        # One logit for each head, of which a token may attend to nothing: its gradient is that of a bias.
+        # One logit for each head, by which a token may attend to nothing: its gradient is that of a bias.
         r"self_attn\.sinks": _BIAS,
         # Dense layers and shared experts.
         rf"{_FFN}\.(?:gate|up|down)_proj\.weight": _LINEAR,
@@ -124,7 +125,7 @@ _USUAL = Names(
         # Routers, and experts that are modules of their own (in memory, or on disk).
         rf"{_MOE}\.(?:gate|router|router\.gate|router\.layer|gate\.wg)\.weight": ParamInfo("router", layout="out in"),
         rf"{_MOE}\.(?:gate|router)\.bias": ParamInfo("router_bias"),
-        # What is added to scores for the choice alone: it has no gradient, and is frozen until a checkpoint is read.
+        # Added to the scores when experts are chosen: it has no gradient, and is frozen until a checkpoint is read.
         rf"{_MOE}\.(?:expert_bias|gate\.(?:moe_statics\.)?e_score_correction_bias)": ParamInfo(
             "router_bias", start=OWN
         ),
@@ -144,7 +145,7 @@ _USUAL = Names(
         r"lm_head\.weight": ParamInfo("readout", layout="out in"),
     },
 )
-# Qwen's linear attention (gated delta rule): what is one number for each head starts as its authors say.
+# Qwen's linear attention (gated delta rule): parameters of one number for each head start as its authors say.
 _LINEAR_ATTENTION = Names(
     attentions=("linear_attn",),
     last_matrices=("out_proj",),
@@ -168,39 +169,37 @@ _SHARED_MLP = Names(
 )
 ENTRIES: tuple[Names, ...] = (_USUAL, _LINEAR_ATTENTION, _SHARED_MLP)
 
-# What a class of stacked experts says of itself in transformers, whatever the family: how many there are, whether they
-# are gated, have biases, keep inputs first, and keep gate and up in halves rather than interleaved.
+# What a class of stacked experts says of itself in transformers, in every family: how many there are, whether they are
+# gated, have biases, keep inputs first, and keep gate and up in halves rather than interleaved.
 STACK_FLAGS = ("num_experts", "has_gate", "has_bias", "is_transposed", "is_concatenated")
 # Its tensors; a bias is called as its stack with the suffix.
 GATED_FIRST, PLAIN_FIRST, SECOND, BIAS_SUFFIX = "gate_up_proj", "up_proj", "down_proj", "_bias"
-# Its activation, with gates or without, and the flag of a norm after it.
+# Its activation, with gates or without, and the flag of a norm after each expert.
 GATED_ACTIVATION, PLAIN_ACTIVATION, NORM_AFTER_EXPERT = "_apply_gate", "act_fn", "has_post_expert_norm"
-# What shows that a model is not trained from scratch: an attribute and a part of modules' names (adapters), a flag.
+# Signs that a model is not trained from scratch: an attribute and a part of modules' names (adapters), and a flag.
 ADAPTERS, ADAPTER_MODULE, QUANTISED = "peft_config", "lora_", "is_quantized"
 
 
 def names() -> Names:
-    """The words of all entries together."""
+    """The names of all entries together."""
     return _together(ENTRIES)
 
 
 @cache
 def _together(entries: tuple[Names, ...]) -> Names:
-    words: dict[str, list[object]] = {}
-    patterns: dict[str, dict[str, ParamInfo]] = {}
-    for entry in entries:
-        for each in fields(entry):
-            held = getattr(entry, each.name)
-            if isinstance(held, Mapping):
-                patterns.setdefault(each.name, {}).update(held)
-            else:
-                words.setdefault(each.name, []).extend(held)
-    return Names(**{name: tuple(held) for name, held in words.items()}, **patterns)  # type: ignore[arg-type]
+    together: dict[str, Any] = {}
+    for name in (item.name for item in fields(Names)):
+        values = [getattr(entry, name) for entry in entries]
+        if isinstance(values[0], Mapping):
+            together[name] = {pattern: info for value in values for pattern, info in value.items()}
+        else:
+            together[name] = tuple(word for value in values for word in value)
+    return Names(**together)
 
 
 @dataclass(frozen=True)
 class Patterns:
-    """The regular expressions that some names come to."""
+    """The regular expressions that are made of names."""
 
     block: re.Pattern[str]
     trunk: re.Pattern[str]
@@ -211,23 +210,23 @@ class Patterns:
     parameters_outside: Mapping[re.Pattern[str], ParamInfo]
 
     @classmethod
-    def of(cls, given: Names) -> Patterns:
-        trunk = "".join(rf"(?:{name}\.)?" for name in given.trunks)
-        blocks, lists = "|".join(given.blocks), "|".join(given.expert_lists)
+    def of(cls, names: Names) -> Patterns:
+        trunk = "".join(rf"(?:{name}\.)?" for name in names.trunks)
+        blocks, lists = "|".join(names.blocks), "|".join(names.expert_lists)
         return cls(
             block=re.compile(rf"{trunk}(?:{blocks})\.(\d+)\.(.+)"),
             trunk=re.compile(rf"{trunk}(.+)"),
-            kernels=[re.compile(pattern) for pattern in given.kernels],
+            kernels=[re.compile(pattern) for pattern in names.kernels],
             expert_number=re.compile(rf"(?P<list>\.(?:{lists})\.)\d+(?=\.)"),
             block_numbers=re.compile(rf"(?P<list>(?:{blocks})\.)\*"),
-            parameters={re.compile(pattern): info for pattern, info in given.parameters.items()},
-            parameters_outside={re.compile(pattern): info for pattern, info in given.parameters_outside.items()},
+            parameters={re.compile(pattern): info for pattern, info in names.parameters.items()},
+            parameters_outside={re.compile(pattern): info for pattern, info in names.parameters_outside.items()},
         )
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a parameter stands: its name inside the block (or the model), and the number of the block."""
+    """Where a parameter stands: its name inside its block (or inside the model), and the number of the block."""
 
     local: str
     block: int | None
@@ -243,7 +242,7 @@ class Place:
 
 
 def info_of(name: str, shape: tuple[int, ...]) -> ParamInfo | None:
-    """What a parameter is by its name, None where the vocabulary does not hold it; ``shape`` is for convolutions alone.
+    """What a parameter is by its name; None if the vocabulary does not have it. Only convolutions need ``shape``.
 
     >>> info_of("model.layers.3.mlp.gate.weight", (8, 64)).role
     'router'
@@ -251,15 +250,15 @@ def info_of(name: str, shape: tuple[int, ...]) -> ParamInfo | None:
     'model.layers.3.mlp.experts.{expert}.w2.weight'
     """
     place, patterns = Place.of(name), names().patterns
-    words = patterns.parameters_outside if place.block is None else patterns.parameters
+    parameters = patterns.parameters_outside if place.block is None else patterns.parameters
     if place.block is not None and any(kernel.fullmatch(place.local) for kernel in patterns.kernels):
         # Each channel has a kernel of its own: as many inputs as the kernel is long, which does not grow.
         return ParamInfo("hidden", fan_in=shape[-1], fan_out=shape[0], base_fan_in=shape[-1])
-    found = next((info for pattern, info in words.items() if pattern.fullmatch(place.local)), None)
-    if found is not None and patterns.expert_number.search(name):
+    info = next((info for pattern, info in parameters.items() if pattern.fullmatch(place.local)), None)
+    if info is not None and patterns.expert_number.search(name):
         tied_as = patterns.expert_number.sub(r"\g<list>{expert}", name)
-        return ParamInfo(found.role, layout=found.layout, tied_as=tied_as)
-    return found
+        return ParamInfo(info.role, layout=info.layout, tied_as=tied_as)
+    return info
 
 
 def for_all_blocks(name: str) -> str:
