@@ -1,10 +1,10 @@
 """Finite networks of the same experiment, how far they are from the limit, and how fast they come closer.
 
 The networks are planned, initialised and trained by the code that users run. The mean over networks of one width
-differs from the limit by the finite width's bias and by the noise of few seeds. The ``deviation`` is the size of the
-difference, both together; its ``error`` is the size that the noise alone would have. The exponent of the bias is
-fitted to its part along one direction, the bias at the smallest width, which is linear in what was measured: noise
-has mean zero there, where it only adds to a size.
+differs from the limit by the bias of the finite width and by the noise of few seeds. The ``deviation`` is the size of
+this difference; its ``error`` is the size that the noise alone would have. Noise always adds to a size. The exponent of
+the bias is therefore fitted to the component of the difference along one direction, that of the bias at the smallest
+width: a component is linear in what was measured, and noise in it has mean zero.
 """
 
 from __future__ import annotations
@@ -29,22 +29,20 @@ from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.program import Replica
 from mssp.replicas.training import bytes_per_replica, even_parts, replicas_that_fit
 
-# What networks trained together may take: the same for every machine of a kind, so that their last digits are too.
+# Memory of networks that train together. It does not depend on the machine, so that the last digits do not either.
 _BYTES_AT_ONCE = {"cpu": 2 << 30, "cuda": 24 << 30}
 
 
 def trained(experiment: Experiment, width: int, seeds: Sequence[int], device: torch.device) -> list[Observables]:
-    """What each network of that width shows in training, one for every seed."""
-    program = MLPProgram(experiment.config(width))
-    plan = experiment.member(width)
-    each = bytes_per_replica(program, plan.setting.optimizer, len(experiment.all_inputs), device)
-    fitting = replicas_that_fit(program, plan.setting.optimizer, len(experiment.all_inputs), device)
-    at_once = max(1, min(_BYTES_AT_ONCE[device.type] // each, fitting))
-    found: list[Observables] = []
+    """The observables of networks of that width in training, one network for every seed."""
+    program, plan = MLPProgram(experiment.config(width)), experiment.member(width)
+    training = program, plan.setting.optimizer, len(experiment.all_inputs), device
+    at_once = max(1, min(_BYTES_AT_ONCE[device.type] // bytes_per_replica(*training), replicas_that_fit(*training)))
+    networks: list[Observables] = []
     for part in even_parts(len(seeds), at_once):
         lockstep = Lockstep(program, [Replica(plan, seed) for seed in seeds[part]], device=device)
-        found += _watched(experiment, lockstep)
-    return found
+        networks += _watched(experiment, lockstep)
+    return networks
 
 
 def _watched(experiment: Experiment, lockstep: Lockstep) -> list[Observables]:
@@ -52,8 +50,8 @@ def _watched(experiment: Experiment, lockstep: Lockstep) -> list[Observables]:
     trained = len(experiment.inputs)
     x = torch.from_numpy(experiment.all_inputs).float().to(device)
     y = torch.from_numpy(experiment.targets).float().to(device)
-    batch, targets = x[:trained].unsqueeze(0), y.view(1, -1, 1).expand(len(lockstep.seeds), -1, -1)
-    batch = batch.expand(len(lockstep.seeds), -1, -1)
+    groups = len(lockstep.seeds)
+    batch, targets = x[:trained].expand(groups, -1, -1), y.view(1, -1, 1).expand(groups, -1, -1)
     states = []
     for step in range(experiment.steps + 1):
         states.append(_state(experiment, lockstep, x))
@@ -68,26 +66,26 @@ def _watched(experiment: Experiment, lockstep: Lockstep) -> list[Observables]:
         "g1": _gram(fields["feature_gradient"].flatten(1, 2)),
         "g3": _gram(fields["readout"]),
     }
-    others = ("phi2", "g2", "router_gradient", "router_mean", "router_variance")
-    found = {"f": f, "loss": loss, **kernels, **{name: fields[name] for name in others}}
-    arrays = {name: each.double().cpu().numpy() for name, each in found.items()}
-    return [{name: each[index] for name, each in arrays.items()} for index in range(replicas)]
+    names = ("phi2", "g2", "router_gradient", "router_mean", "router_variance")
+    observables = {"f": f, "loss": loss, **kernels, **{name: fields[name] for name in names}}
+    arrays = {name: tensor.double().cpu().numpy() for name, tensor in observables.items()}
+    return [{name: array[index] for name, array in arrays.items()} for index in range(replicas)]
 
 
 def _state(experiment: Experiment, lockstep: Lockstep, x: Tensor) -> dict[str, Tensor]:
-    """Activations and gradients of all networks now, scaled to order one as the equations have them."""
+    """Activations and gradients of all networks at present, scaled to order one as in the equations."""
     program = lockstep.program
     assert isinstance(program, MLPProgram)
     config, width = program.config, program.config.width
-    leaves = {name: each.detach() for name, each in lockstep.parameters.items()}
-    leaves["embedding"].requires_grad_()  # so that autograd keeps what comes back to every layer
+    leaves = {name: parameter.detach() for name, parameter in lockstep.parameters.items()}
+    leaves["embedding"].requires_grad_()  # so that autograd goes back through every layer
     factors = mlp.Multipliers(lockstep.constants["aggregation"], 1.0)
     acts = mlp.forward(leaves, x, config, factors)
     names = ("embedding", "blocks.0.router", "blocks.0.expert_in")
     # Outputs of different inputs do not depend on each other: one sum differentiates them all.
     back = torch.autograd.grad(acts["readout"].sum(), [acts[name] for name in names])
     leaves["embedding"].requires_grad_(False)
-    acts = {name: each.detach() for name, each in acts.items()}
+    acts = {name: act.detach() for name, act in acts.items()}
     psi, units = acts["blocks.0.router"], activation(config.activation)(acts["blocks.0.expert_in"])
     gate = acts["blocks.0.gates"] * (config.experts if config.gate == "softmax" else 1)
     wide_experts = 1 if experiment.plan.setting.regime is II else width
@@ -101,25 +99,25 @@ def _state(experiment: Experiment, lockstep: Lockstep, x: Tensor) -> dict[str, T
         "g2": _gram(back[2].flatten(2) * config.experts * wide_experts),
         "router_gradient": _gram(back[1] * config.experts),
         "router_mean": psi.mean(-1),
-        "router_variance": psi.var(-1),  # as an estimate of that over all experts there could be
+        "router_variance": psi.var(-1),  # an estimate of the variance over infinitely many experts
     }
 
 
 def _gram(vectors: Tensor) -> Tensor:
-    """Overlaps of vectors [R, rows, size] per entry, [R, rows, rows]."""
+    """Overlaps of vectors [R, rows, size], divided by their size: [R, rows, rows]."""
     return vectors @ vectors.mT / vectors.shape[-1]
 
 
-FALLS = -0.7  # an exponent of the bias that says: it falls about as 1/N
-_STEEPEST, _FINENESS = 4.0, 0.005
-_SURE = 3.0  # standard errors: with less, the smallest width's bias has no direction to speak of
-_ZERO = 1e-12  # all quantities are of order one: what is smaller is rounding
+FALLS = -0.7  # a bias whose exponent is above it falls more slowly than about 1/N
+_STEEPEST, _FINENESS = 4.0, 0.005  # of the exponents that are tried
+_SURE = 3.0  # standard errors; a smaller bias at the smallest width has no clear direction
+_ZERO = 1e-12  # what is smaller is rounding: all quantities are of order one
 _HALF_WIDTH = 3.84  # by how much χ² rises at the ends of a 95 % interval
 
 
 @dataclass(frozen=True)
 class AtWidth:
-    """Networks of one width against the limit: by name, relative to the limit's size."""
+    """Networks of one width, and their deviation from the limit by name, relative to the limit's size."""
 
     width: int
     networks: Averaged
@@ -140,14 +138,22 @@ class Comparison:
         """``converges``, ``slow`` (more slowly than about 1/N, beyond the exponent's own error) or ``unclear``."""
         if self.slow:
             return "slow"
-        known = [each for name, each in self.exponents.items() if name in MAIN and each.value + each.ci < 0]
-        return "converges" if known else "unclear"
+        return "converges" if self.falling else "unclear"
+
+    @property
+    def main(self) -> dict[str, Estimate]:
+        """The exponents that the verdict is about."""
+        return {name: self.exponents[name] for name in MAIN if name in self.exponents}
 
     @property
     def slow(self) -> list[str]:
-        """What comes closer more slowly than it should."""
-        known = {name: self.exponents[name] for name in MAIN if name in self.exponents}
-        return [name for name, exponent in known.items() if exponent.value - exponent.ci > FALLS]
+        """The observables whose bias falls more slowly than about 1/N."""
+        return [name for name, exponent in self.main.items() if exponent.value - exponent.ci > FALLS]
+
+    @property
+    def falling(self) -> list[str]:
+        """The observables whose bias falls, beyond the exponent's own error."""
+        return [name for name, exponent in self.main.items() if exponent.value + exponent.ci < 0]
 
     @property
     def largest(self) -> AtWidth:
@@ -169,14 +175,13 @@ def compare(
             means the same.
         on_width: called after each width.
     """
-    experiment, counts = solution.experiment, networks(widths, seeds)
     device = torch.device(device)
-    found = {}
-    for width, count in counts.items():
-        found[width] = trained(experiment, width, range(count), device)
+    observables = {}
+    for width, count in networks(widths, seeds).items():
+        observables[width] = trained(solution.experiment, width, range(count), device)
         if on_width is not None:
             on_width()
-    return compared(solution, found)
+    return compared(solution, observables)
 
 
 def networks(widths: Sequence[int], seeds: int) -> dict[int, int]:
@@ -191,7 +196,7 @@ def networks(widths: Sequence[int], seeds: int) -> dict[int, int]:
 
 
 def compared(solution: Solution, networks: Mapping[int, Sequence[Observables]]) -> Comparison:
-    """The same, for what every network of a width has shown."""
+    """The same comparison, from the observables of the networks of each width."""
     widths = [_at_width(solution, width, networks[width]) for width in sorted(networks)]
     names = [name for name in solution.mean if np.abs(solution.mean[name]).max() > _ZERO]
     exponents = {name: _exponent(solution, networks, name) for name in names}
@@ -199,19 +204,20 @@ def compared(solution: Solution, networks: Mapping[int, Sequence[Observables]]) 
 
 
 def _at_width(solution: Solution, width: int, draws: Sequence[Observables]) -> AtWidth:
-    found, limit = averaged(draws), solution.mean
+    networks, limit = averaged(draws), solution.mean
     return AtWidth(
         width,
-        found,
-        deviation={name: relative(found.mean[name] - limit[name], limit[name]) for name in limit},
-        error={name: relative(found.error[name], limit[name]) for name in limit},
+        networks,
+        deviation={name: relative(networks.mean[name] - limit[name], limit[name]) for name in limit},
+        error={name: relative(networks.error[name], limit[name]) for name in limit},
     )
 
 
 def _exponent(solution: Solution, networks: Mapping[int, Sequence[Observables]], name: str) -> Estimate:
-    """Of the bias b(N) = C·N^p along its direction at the smallest width.
+    """The exponent p of the bias b(N) = C·N^p along its direction at the smallest width.
 
-    Half of the smallest networks give the direction, the other half the bias: their own noise would lie along it.
+    Half of the networks of the smallest width give the direction, and the other half the bias at this width: the noise
+    of the first half would lie along the direction.
     """
     unknown = Estimate(float("nan"), float("nan"))
     widths, limit = sorted(networks), solution.mean[name]
@@ -231,7 +237,7 @@ def _exponent(solution: Solution, networks: Mapping[int, Sequence[Observables]],
 
 
 def _projected(differences: Sequence[Array], direction: Array) -> Array:
-    return np.array([float((each * direction).sum()) for each in differences])
+    return np.array([float((difference * direction).sum()) for difference in differences])
 
 
 def _squared_error(values: Array) -> float:
@@ -250,5 +256,5 @@ def _fitted(widths: Array, bias: Array, covariance: Array) -> Estimate:
     misfit = np.array(misfits)
     near = exponents[misfit < misfit.min() + _HALF_WIDTH * max(1.0, misfit.min() / max(len(widths) - 2, 1))]
     if near[0] == exponents[0] or near[-1] == exponents[-1]:
-        return Estimate(float("nan"), float("nan"))  # no end to it within reach
+        return Estimate(float("nan"), float("nan"))  # the interval goes on beyond the exponents that were tried
     return Estimate(round(float(exponents[misfit.argmin()]), 3), round(float(near[-1] - near[0]) / 2, 4))

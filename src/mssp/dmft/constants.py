@@ -1,11 +1,12 @@
 """The constants of a limit, read off the plan whose limit it is.
 
-Every initial variance and learning rate of a plan is a number of order one times a power of the sizes, if the plan has
-a limit at all. ``SCALES`` are those powers (the paper's App. on DMFT, with ``docs/dmft.md``); what is left of the
-plan's own numbers at one size and at a larger one must be the same, or vanish, and that is the constant.
+If a plan has a limit, each of its initial variances and learning rates is a number of order one times a power of the
+sizes. ``SCALES`` holds those powers (the paper's App. on DMFT, with ``docs/dmft.md``). A plan's own number, divided by
+its power, must be the same at one size and at a larger one, and is then the constant; or it vanishes, and the constant
+is zero.
 
-muP and MSSP in Regime II differ in one of them: under muP the initial experts' outputs average out, and what is left
-of their variance vanishes.
+muP and MSSP in Regime II differ in one constant: under muP the initial experts' outputs average out, and the constant
+of their variance is zero.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from mssp.planning.plans import Plan
 from mssp.planning.power import Power
 
 N, N_e, M, D = Power(N=1), Power(N_e=1), Power(M=1), Power(D=1)
-one = Power()
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The powers of a role's initial variance and learning rate that have a limit, in Regimes I, II and III."""
+    """The powers of a role's initial variance and learning rate that have a limit in Regimes I, II and III."""
 
     variance: tuple[Power, Power, Power]
     lr: tuple[Power, Power, Power]
@@ -37,16 +37,17 @@ SCALES = {
     "expert_out": Scale(variance=(1 / N_e, M / N_e, 1 / N_e), lr=(M, M * N, M)),
     "readout": Scale(variance=(N**-2, N**-2, N**-2), lr=(1 / N, 1 / N, 1 / N)),
 }
-_LARGER = 4  # times as wide: far enough to tell what vanishes from what stays
+_LARGER = 4  # times as wide: enough to see which constants vanish and which stay
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the single-site equations need to know.
+    """The constants of the single-site equations.
 
     Args:
-        variance: σ² by role: of initial weights, over their scale. Zero where it vanishes in the limit.
-        rate: η c by role: learning rates over their scale. What a plan does to the sum over experts is in expert_out's.
+        variance: σ² by role: variances of initial weights over their scale; zero where they vanish in the limit.
+        rate: η c by role: learning rates over their scale. The plan's factor on the sum over experts is part of
+            expert_out's constants.
         tied: whether all experts start as one.
         experts_per_width: κ = M/N, which stays in Regimes II and III.
         expert_width_ratio: ι = N_e/N, which stays in Regimes I and III.
@@ -70,18 +71,18 @@ def constants(experiment: Experiment) -> Constants:
     >>> small = mssp.Shape(width=64, expert_width=4, experts=32, active=32, depth=1, inputs=1)
     >>> for scheme in ("mssp", "mup"):
     ...     planned = mssp.plan(small, scheme=scheme, regime="II", optimizer="sgd", lr=0.5)
-    ...     of = constants(Experiment(planned, inputs=np.ones((1, 1)), targets=np.ones(1), steps=2))
-    ...     print(scheme, round(of.variance["expert_out"], 6), of.rate["expert_out"])
+    ...     limit = constants(Experiment(planned, inputs=np.ones((1, 1)), targets=np.ones(1), steps=2))
+    ...     print(scheme, round(limit.variance["expert_out"], 6), limit.rate["expert_out"])
     mssp 1.0 0.5
     mup 0.0 0.5
     """
     shape = experiment.plan.target
-    small, large = experiment.plan, experiment.member(_LARGER * shape.width)
-    found = [_over_scales(plan, experiment.config(plan.target.width).gate_kind) for plan in (small, large)]
-    limits = {what: _limit(what, value, found[1][what], experiment.plan) for what, value in found[0].items()}
-    tied = {small.roles[role].starts_equal for role in ("expert_in", "expert_out")}
+    plan, gate_kind = experiment.plan, experiment.config(shape.width).gate_kind
+    small, large = (_over_scales(of, gate_kind) for of in (plan, experiment.member(_LARGER * shape.width)))
+    limits = {number: _limit(number, value, large[number], plan) for number, value in small.items()}
+    tied = {plan.roles[role].starts_equal for role in ("expert_in", "expert_out")}
     if len(tied) > 1:
-        raise ValueError(f"scheme {small.scheme!r} ties one side of the experts only: that has no solver")
+        raise ValueError(f"scheme {plan.scheme!r} ties one side of the experts only: that has no solver")
     return Constants(
         variance={role: limits[role, "initial variance"] for role in SCALES},
         rate={role: limits[role, "learning rate"] for role in SCALES},
@@ -94,30 +95,31 @@ def constants(experiment: Experiment) -> Constants:
 
 
 def _over_scales(plan: Plan, gate_kind: str) -> dict[tuple[str, str], float]:
-    """The plan's numbers of one size, each over its scale."""
+    """The numbers of a plan by role and kind, each over its scale."""
     assert plan.setting.regime is not None
-    column = plan.setting.regime.cell
+    column, dims = plan.setting.regime.cell, plan.target.dims
     # The equations average over experts: what the plan does beyond that is a factor on what the experts put out.
     average = planned_aggregation(gate_kind, plan) * (plan.target.experts if gate_kind == "sigmoid" else 1)
-    found = {}
+    numbers = {}
     for role, scale in SCALES.items():
         values, factor = plan.roles[role], average * average if role == "expert_out" else 1.0
-        dims, variance = plan.target.dims, values.init_std * values.init_std
-        found[role, "initial variance"] = factor * variance / scale.variance[column].value(dims)
-        found[role, "learning rate"] = factor * values.lr / scale.lr[column].value(dims)
-    return found
+        variance = values.init_std * values.init_std
+        numbers[role, "initial variance"] = factor * variance / scale.variance[column].value(dims)
+        numbers[role, "learning rate"] = factor * values.lr / scale.lr[column].value(dims)
+    return numbers
 
 
-def _limit(what: tuple[str, str], small: float, large: float, plan: Plan) -> float:
+def _limit(number: tuple[str, str], small: float, large: float, plan: Plan) -> float:
+    """The constant of a number that is ``small`` for the plan, and ``large`` for a larger member of its family."""
+    role, kind = number
     if not (math.isfinite(small) and math.isfinite(large)):
-        raise ValueError(f"the {what[1]} of {what[0]} is not finite: use a smaller multiplier")
+        raise ValueError(f"the {kind} of {role} is not finite: use a smaller multiplier")
     if not small or math.isclose(small, large, rel_tol=1e-9):
         return small
     if large < small:
         return 0.0
-    role, which = what
     exponent = math.log(large / small) / math.log(_LARGER)
     raise ValueError(
         f"scheme {plan.scheme!r} has no limit in regime {plan.regime}: "
-        f"the {which} of {role} grows as N^{exponent:.2g} over the scale that has one"
+        f"the {kind} of {role} grows as N^{exponent:.2g} over the scale that has one"
     )

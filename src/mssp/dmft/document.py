@@ -1,7 +1,7 @@
-"""A limit as a table, as JSON, and as what a picture of it shows.
+"""A limit as a table, as JSON, and as the numbers of its picture.
 
-A solution holds its experiment and every draw. An :class:`Overlay` holds what a reader sees of them, curves over the
-steps with finite networks beside them, and survives a file.
+A solution holds its experiment and every draw. An :class:`Overlay` holds what a picture shows of them: curves over the
+steps, with those of finite networks beside them. It is written to files and read back.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from mssp._estimates import Estimate, finite
 from mssp.dmft.comparison import AtWidth, Comparison
 from mssp.dmft.observables import MAIN, OVER_INPUTS, Array, Observables, averaged, blocks, traces
 from mssp.dmft.solution import Solution
-from mssp.planning.setting import II, III, I
+from mssp.planning.setting import II, I
 
-# Beside the main ones, in tables of deviations.
-SHOWN = (*MAIN, "g3", "phi2", "g2", "router_gradient")
+SHOWN = (*MAIN, "g3", "phi2", "g2", "router_gradient")  # in tables of deviations
 SYMBOLS = {
     "f": "f", "loss": "loss", "phi1": "Φ¹", "phi2": "Φ²", "phi3": "Φ³", "g1": "G¹", "g2": "G²", "g3": "G³",
     "router_gradient": "G^ψ", "router_mean": "mean ψ", "router_variance": "var ψ",
@@ -29,42 +28,38 @@ _ROWS = 11  # steps that a table shows
 
 
 def heading(solution: Solution) -> str:
-    experiment, plan = solution.experiment, solution.experiment.plan
-    of = solution.constants
-    assert plan.setting.regime is not None, "experiments are of a regime"
-    sizes = {
-        I: f"M = {of.experts}, N_e/N = {of.expert_width_ratio:g}",
-        II: f"M/N = {of.experts_per_width:g}, N_e = {of.expert_width}",
-        III: f"M/N = {of.experts_per_width:g}, N_e/N = {of.expert_width_ratio:g}",
-    }[plan.setting.regime]
-    of_what = f"{experiment.activation}, {experiment.gate} gates, inputs {len(experiment.inputs)}, lr {plan.lr:g}"
-    return f"the limit of {plan.scheme} in regime {plan.regime}: {sizes}, {of_what}"
+    experiment, constants = solution.experiment, solution.constants
+    plan, regime = experiment.plan, experiment.plan.setting.regime
+    experts = f"M = {constants.experts}" if regime is I else f"M/N = {constants.experts_per_width:g}"
+    units = f"N_e = {constants.expert_width}" if regime is II else f"N_e/N = {constants.expert_width_ratio:g}"
+    choices = f"{experiment.activation}, {experiment.gate} gates, inputs {len(experiment.inputs)}, lr {plan.lr:g}"
+    return f"the limit of {plan.scheme} in regime {plan.regime}: {experts}, {units}, {choices}"
 
 
 def lines(solution: Solution, comparison: Comparison | None = None) -> list[str]:
     """A table over time and, with finite networks, one of their deviations."""
-    found = [heading(solution), "", *_over_time(solution)]
+    text = [heading(solution), "", *_over_time(solution)]
     if comparison is not None:
-        found += ["", *_deviations(comparison), "", verdict(comparison)]
-    return found + [f"note: {warning}" for warning in solution.warnings]
+        text += ["", *_deviations(comparison), "", verdict(comparison)]
+    return text + [f"note: {warning}" for warning in solution.warnings]
 
 
 def _over_time(solution: Solution) -> list[str]:
     mean, error = solution.mean, solution.found.error
     inputs = len(solution.experiment.all_inputs)
-    along = averaged([traces(draw, inputs) for draw in solution.draws])
-    # In Regime I all experts have one ψ; elsewhere they differ, about a mean that says little.
+    diagonals = averaged([traces(draw, inputs) for draw in solution.draws])
+    # In Regime I all experts have the same ψ. Elsewhere they differ, and the mean says little.
     router = "router_mean" if solution.experiment.plan.setting.regime is I else "router_variance"
     columns = {
         "loss": (mean["loss"], error["loss"]),
         "f of the first": (mean["f"][:, 0], error["f"][:, 0]),
-        **{f"tr {SYMBOLS[name]}": (along.mean[name], along.error[name]) for name in ("phi1", "phi3", "g1")},
+        **{f"tr {SYMBOLS[name]}": (diagonals.mean[name], diagonals.error[name]) for name in ("phi1", "phi3", "g1")},
         SYMBOLS[router]: (mean[router][:, 0], error[router][:, 0]),
     }
     width = 18
     rows = [f"{'step':>4}" + "".join(f"{name:>{width}}" for name in columns), "─" * (4 + width * len(columns))]
     for step in _shown_steps(len(mean["loss"])):
-        cells = [Estimate(float(value[step]), float(off[step])).text(4) for value, off in columns.values()]
+        cells = [Estimate(float(value[step]), float(ci[step])).text(4) for value, ci in columns.values()]
         rows.append(f"{step:>4}" + "".join(f"{cell:>{width}}" for cell in cells))
     count = solution.found.count
     errors = f"± one standard error, from {count} independent solutions; " if count > 1 else ""
@@ -90,74 +85,82 @@ def _deviations(comparison: Comparison) -> list[str]:
         cells = [f"{at.deviation[name]:.1%}{off}" for name, off in zip(names, noise, strict=True)]
         rows.append(f"{at.width:>9}{at.networks.count:>7}" + "".join(f"{cell:>{width}}" for cell in cells))
     exponents = [comparison.exponents[name] for name in names]
-    cells = ["in the noise" if math.isnan(each.value) else each.text(2) for each in exponents]
+    cells = ["in the noise" if math.isnan(exponent.value) else exponent.text(2) for exponent in exponents]
     rows.append(f"{'exponent of N':>16}" + "".join(f"{cell:>{width}}" for cell in cells))
     return rows
 
 
 def verdict(comparison: Comparison) -> str:
     """One line: whether networks come closer to the limit as they grow, and how close they are."""
-    word, largest, exponents = comparison.verdict, comparison.largest, comparison.exponents
-    there = [name for name in MAIN if name in exponents]
-    if not there:
-        return f"{word}: the limit is zero throughout"
-    close = f"at N = {largest.width} they are within {max(largest.deviation[name] for name in there):.1%}"
-    if word == "slow":
-        which = ", ".join(f"{SYMBOLS[name]} as N^{exponents[name].text(2)}" for name in comparison.slow)
-        return f"slow: the bias falls more slowly than 1/N ({which}); {close}"
-    known = [name for name in there if exponents[name].value + exponents[name].ci < 0]
-    if not known:
+    largest, exponents = comparison.largest, comparison.main
+    if not exponents:
+        return f"{comparison.verdict}: the limit is zero throughout"
+    close = f"at N = {largest.width} they are within {max(largest.deviation[name] for name in exponents):.1%}"
+    if comparison.slow:
+        powers = ", ".join(f"{SYMBOLS[name]} as N^{exponents[name].text(2)}" for name in comparison.slow)
+        return f"slow: the bias falls more slowly than 1/N ({powers}); {close}"
+    if not comparison.falling:
         return f"unclear: the bias is hidden in the noise of these seeds; {close}"
-    return f"converges: the bias falls as N^{exponents[known[0]].text(2)} in {SYMBOLS[known[0]]}; {close}"
+    first = comparison.falling[0]
+    return f"converges: the bias falls as N^{exponents[first].text(2)} in {SYMBOLS[first]}; {close}"
 
 
 def as_json(solution: Solution, comparison: Comparison | None = None) -> dict[str, Any]:
-    """Of kernels, the blocks at equal times, [step][input][input]; index t is after t updates."""
+    """The limit as JSON: kernels are blocks at equal times, [step][input][input], and index t is after t updates."""
     plan, mean, error = solution.experiment.plan, solution.mean, solution.found.error
     inputs = len(solution.experiment.all_inputs)
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "regime": plan.regime,
         "scheme": plan.scheme,
         "inputs": len(solution.experiment.inputs),
         "test_inputs": inputs - len(solution.experiment.inputs),
         "steps": solution.experiment.steps,
         "solves": solution.found.count,
-        "loss": numbers(mean["loss"]),
-        "loss_error": numbers(error["loss"]),
-        "f": numbers(mean["f"]),
-        "f_error": numbers(error["f"]),
+        "loss": mean["loss"],
+        "loss_error": error["loss"],
+        "f": mean["f"],
+        "f_error": error["f"],
         "kernels": {
-            **{name: numbers(blocks(mean, name, inputs)) for name in OVER_INPUTS},
-            "g3": numbers(np.diag(mean["g3"])),
-            "router": {"mean": numbers(mean["router_mean"]), "variance": numbers(mean["router_variance"])},
+            **{name: blocks(mean, name, inputs) for name in OVER_INPUTS},
+            "g3": np.diag(mean["g3"]),
+            "router": {"mean": mean["router_mean"], "variance": mean["router_variance"]},
         },
-        "relative_error": {name: finite(solution.relative_error(name)) for name in mean},
-        "contradiction": {
-            name: finite(float(np.linalg.norm(each))) for name, each in solution.contradictions.mean.items()
-        },
-        "warnings": list(solution.warnings),
+        "relative_error": {name: solution.relative_error(name) for name in mean},
+        "contradiction": {name: np.linalg.norm(array) for name, array in solution.contradictions.mean.items()},
+        "warnings": solution.warnings,
         "plan": plan.hash,
     }
     if comparison is not None:
-        found["finite"] = {
+        document["finite"] = {
             str(at.width): {
                 "seeds": at.networks.count,
-                "loss": numbers(at.networks.mean["loss"]),
-                "f": numbers(at.networks.mean["f"]),
-                "deviation": {name: finite(each) for name, each in at.deviation.items()},
-                "error": {name: finite(each) for name, each in at.error.items()},
+                "loss": at.networks.mean["loss"],
+                "f": at.networks.mean["f"],
+                "deviation": at.deviation,
+                "error": at.error,
             }
             for at in comparison.widths
         }
-        found["exponent"] = {name: finite(each.value) for name, each in comparison.exponents.items()}
-        found["exponent_ci"] = {name: finite(each.ci) for name, each in comparison.exponents.items()}
-        found["verdict"] = verdict(comparison)
-    return found
+        document["exponent"] = {name: exponent.value for name, exponent in comparison.exponents.items()}
+        document["exponent_ci"] = {name: exponent.ci for name, exponent in comparison.exponents.items()}
+        document["verdict"] = verdict(comparison)
+    return {key: _plain(value) for key, value in document.items()}
 
 
-def numbers(array: Array) -> Any:
-    """Nested lists; NaN, where one solution says nothing of its error, is null."""
-    return [numbers(each) for each in array] if array.ndim else finite(float(array))
+def _plain(value: Any) -> Any:
+    """A value of a document as JSON has it: arrays are nested lists, and NaN and infinity are null."""
+    match value:
+        case float():
+            return finite(float(value))
+        case Estimate():
+            return [finite(value.value), finite(value.ci)]
+        case Beside():
+            return _plain(vars(value))
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case np.ndarray() | tuple():
+            return [_plain(item) for item in value]
+    return value
 
 
 _ROUNDING = 1e-12  # less is zero
@@ -167,7 +170,7 @@ Curves = Mapping[str, Array]  # by name, [steps + 1, lines]
 
 @dataclass(frozen=True)
 class Beside:
-    """Networks of one width: their mean curves, and how far they are from the limit, by name and relative to it."""
+    """Networks of one width: their mean curves, and their deviation from the limit by name, relative to it."""
 
     width: int
     seeds: int
@@ -178,13 +181,13 @@ class Beside:
 
 @dataclass(frozen=True)
 class Overlay:
-    """A limit, with networks beside it where there are any.
+    """The curves of a limit, and of networks beside it if there are any.
 
     Args:
-        inputs: all of them, those that are not trained on too.
-        targets: of those that are trained on.
-        solutions: independent ones, whose spread is the error.
-        exponents: of the networks' distance, by name; empty without networks, as is the verdict.
+        inputs: the number of all inputs, with those that are not trained on.
+        targets: the targets of the inputs that are trained on.
+        solutions: the number of independent solutions, whose spread is the error.
+        exponents: the exponents of the networks' bias, by name; empty without networks, like the verdict.
     """
 
     heading: str
@@ -205,8 +208,6 @@ class Overlay:
     def of(cls, solution: Solution, comparison: Comparison | None = None) -> Overlay:
         experiment = solution.experiment
         limit = averaged([_curves(draw, solution) for draw in solution.draws])
-        there = () if comparison is None else tuple(_beside(at, solution) for at in comparison.widths)
-        exponents = {} if comparison is None else comparison.exponents
         return cls(
             heading(solution),
             experiment.plan.regime or "",
@@ -218,84 +219,58 @@ class Overlay:
             limit.mean,
             limit.error,
             solution.warnings,
-            there,
-            {name: exponents[name] for name in MAIN if name in exponents},
+            () if comparison is None else tuple(_beside(at, solution) for at in comparison.widths),
+            {} if comparison is None else comparison.main,
             "" if comparison is None else verdict(comparison),
         )
 
     def json(self) -> dict[str, Any]:
-        return {
-            "heading": self.heading,
-            "regime": self.regime,
-            "scheme": self.scheme,
-            "steps": self.steps,
-            "inputs": self.inputs,
-            "targets": numbers(self.targets),
-            "solutions": self.solutions,
-            "mean": _lists(self.mean),
-            "error": _lists(self.error),
-            "warnings": list(self.warnings),
-            "beside": [
-                {
-                    "width": each.width,
-                    "seeds": each.seeds,
-                    "curves": _lists(each.curves),
-                    "deviation": {name: finite(value) for name, value in each.deviation.items()},
-                    "error": {name: finite(value) for name, value in each.error.items()},
-                }
-                for each in self.beside
-            ],
-            "exponents": {name: [finite(each.value), finite(each.ci)] for name, each in self.exponents.items()},
-            "verdict": self.verdict,
-        }
+        """The fields by name, as JSON has them."""
+        return {name: _plain(value) for name, value in vars(self).items()}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Overlay:
-        """What :meth:`json` wrote; ValueError where it is something else."""
+    def from_json(cls, document: Mapping[str, Any]) -> Overlay:
+        """The overlay that :meth:`json` wrote; ValueError if the document is something else."""
         try:
             beside = tuple(
                 Beside(
-                    each["width"],
-                    each["seeds"],
-                    _arrays(each["curves"]),
-                    {name: _number(value) for name, value in each["deviation"].items()},
-                    {name: _number(value) for name, value in each["error"].items()},
+                    networks["width"],
+                    networks["seeds"],
+                    _arrays(networks["curves"]),
+                    {name: _number(value) for name, value in networks["deviation"].items()},
+                    {name: _number(value) for name, value in networks["error"].items()},
                 )
-                for each in found["beside"]
+                for networks in document["beside"]
             )
             return cls(
-                **{name: found[name] for name in ("heading", "regime", "scheme", "steps", "inputs", "solutions")},
-                targets=np.array(found["targets"], dtype=np.float64),
-                mean=_arrays(found["mean"]),
-                error=_arrays(found["error"]),
-                warnings=tuple(found["warnings"]),
+                **{name: document[name] for name in ("heading", "regime", "scheme", "steps", "inputs", "solutions")},
+                targets=np.array(document["targets"], dtype=np.float64),
+                mean=_arrays(document["mean"]),
+                error=_arrays(document["error"]),
+                warnings=tuple(document["warnings"]),
                 beside=beside,
-                exponents={name: Estimate(*map(_number, each)) for name, each in found["exponents"].items()},
-                verdict=found["verdict"],
+                exponents={name: Estimate(*map(_number, pair)) for name, pair in document["exponents"].items()},
+                verdict=document["verdict"],
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no result of mssp dmft --json: {type(error).__name__}, {error}") from None
 
 
 def _beside(at: AtWidth, solution: Solution) -> Beside:
-    deviation, error = ({name: each[name] for name in MAIN} for each in (at.deviation, at.error))
+    deviation, error = ({name: by_name[name] for name in MAIN} for by_name in (at.deviation, at.error))
     return Beside(at.width, at.networks.count, _curves(at.networks.mean, solution), deviation, error)
 
 
-def _curves(found: Observables, solution: Solution) -> dict[str, Array]:
-    """By name, [steps + 1, lines]: linear, so that of a mean it is the mean."""
-    kernels = traces(found, len(solution.experiment.all_inputs))
-    router = {name: found[name].mean(1) for name in ("router_mean", "router_variance")}
-    curves = {"f": found["f"], "loss": found["loss"], "g3": np.diag(found["g3"]), **kernels, **router}
-    return {name: np.where(np.abs(each) < _ROUNDING, 0.0, each).reshape(len(each), -1) for name, each in curves.items()}
+def _curves(of: Observables, solution: Solution) -> dict[str, Array]:
+    """Curves by name, [steps + 1, lines]. They are linear in the observables: those of a mean are the mean."""
+    kernels = traces(of, len(solution.experiment.all_inputs))
+    router = {name: of[name].mean(1) for name in ("router_mean", "router_variance")}
+    curves = {"f": of["f"], "loss": of["loss"], "g3": np.diag(of["g3"]), **kernels, **router}
+    return {name: np.where(np.abs(ys) < _ROUNDING, 0.0, ys).reshape(len(ys), -1) for name, ys in curves.items()}
 
 
-def _lists(curves: Curves) -> dict[str, Any]:
-    return {name: numbers(each) for name, each in curves.items()}
-
-
-def _arrays(found: Mapping[str, Any]) -> dict[str, Array]:
-    return {name: np.array(each, dtype=np.float64) for name, each in found.items()}  # which makes NaN of null
+def _arrays(curves: Mapping[str, Any]) -> dict[str, Array]:
+    return {name: np.array(ys, dtype=np.float64) for name, ys in curves.items()}  # numpy makes NaN of null
 
 
 def _number(value: float | None) -> float:

@@ -1,7 +1,8 @@
 """What is trained: a family of MLP MoEs of all widths, a few inputs, full-batch gradient descent.
 
-The family is a plan. Its shape fixes what stays the same while the model grows (the ratios M/N and N_e/N, or M, or N_e,
-by the regime), its tuned values fix the constants: the limit that is solved is the limit of that plan.
+The family is that of a plan. The plan's shape fixes what stays the same while the model grows (the ratios M/N and
+N_e/N, or M, or N_e, depending on the regime), and its tuned values fix the constants. The limit that is solved is the
+limit of that plan.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from mssp._constraints import positive_int
+from mssp.dmft.observables import Array
 from mssp.ladders.mlp import config_of
 from mssp.nn.activations import activation
 from mssp.nn.mlp import MLPConfig
@@ -22,9 +23,7 @@ from mssp.planning.recipe import PlanWarning
 from mssp.planning.setting import SGD, I
 from mssp.planning.shape import Shape
 
-Array = npt.NDArray[np.float64]
-# Their second derivative is a point mass, which neither samples nor their tangents see.
-_KINKED = ("relu",)
+_KINKED = ("relu",)  # the second derivative is a point mass, which neither samples nor their tangents see
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +37,10 @@ class Experiment:
     Shape(N=256, N_e=4, M=128, K=128, L=1, D=8)
 
     Args:
-        plan: for SGD, of one member of the family, without a base; the others have its values and other sizes.
+        plan: the plan of one member of the family, for SGD and without a base; others differ from it in their sizes.
         inputs: [P, D]; the theory knows them by their overlaps x·x'/D.
         targets: [P], one number for each input.
-        test_inputs: [P', D], which nothing is trained on; they come after the inputs in everything that is found.
+        test_inputs: [P', D], inputs that are not trained on; they follow the others in all results.
     """
 
     plan: Plan
@@ -63,7 +62,7 @@ class Experiment:
 
     @property
     def all_inputs(self) -> Array:
-        """[P + P', D]: what is trained on, and what is not."""
+        """The inputs that are trained on, and then the others, [P + P', D]."""
         return self.inputs if self.test_inputs is None else np.concatenate([self.inputs, self.test_inputs])
 
     @property
@@ -105,12 +104,12 @@ class Experiment:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
         size = self.plan.target.inputs
-        for name, given in (("inputs", self.inputs), ("test_inputs", self.test_inputs)):
-            if given is None:
+        for name, inputs in (("inputs", self.inputs), ("test_inputs", self.test_inputs)):
+            if inputs is None:
                 continue
-            if given.ndim != 2 or given.shape[1] != size or not len(given):
-                raise ValueError(f"{name} are [number, {size}] as the plan says, got {list(given.shape)}")
-            if not np.isfinite(given).all():
+            if inputs.ndim != 2 or inputs.shape[1] != size or not len(inputs):
+                raise ValueError(f"{name} are [number, {size}] as the plan says, got {list(inputs.shape)}")
+            if not np.isfinite(inputs).all():
                 raise ValueError(f"{name} hold numbers that are not finite")
         if self.targets.shape != (len(self.inputs),) or not np.isfinite(self.targets).all():
             raise ValueError(f"targets are {len(self.inputs)} finite numbers, one for each input")

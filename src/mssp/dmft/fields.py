@@ -1,19 +1,19 @@
-"""Fields of a population, with how they respond to small sources.
+"""Fields of a population, and how they respond to small sources.
 
 The equations need averages of derivatives, R(k, l) = ⟨∂X(k)/∂u(l)⟩, where u(l) is a source added to another field of
-the same member at an earlier time. They are measured: every source gets a random probe ξ(l) of its own, each field
-carries its derivative along all probes together, and since probes do not overlap, ⟨∂X(k) · ξ(l)⟩ is the response.
+the same member at an earlier time. They are measured: every source gets a random probe ξ(l) of its own, and each field
+carries its derivative along all probes together. Probes do not overlap, so ⟨∂X(k) · ξ(l)⟩ is the response.
 
 A field X at present depends on probes of the past and, directly, on those of the present. The direct part is of order
-one and has no overlap with earlier probes but by chance, so that it would be noise, and mostly that: what is measured
-is the derivative along probes of the *past*, while later times go on from the *full* derivative.
+one, and overlaps with earlier probes by chance only, so it would add nothing but noise, and much of it. Therefore
+responses are measured by the derivative along probes of the *past*, and later times go on from the *full* derivative.
 
-Sources come in kinds, which are differentiated apart. Where a sum over infinitely many members does not notice one of
-them, derivatives of that kind end.
+Sources have kinds, and each kind has derivatives of its own. A sum over infinitely many members does not notice a
+source of one member: there, derivatives of that kind end.
 
 Fields are [P, experts, groups, units]. An expert has many units, and a part of them is enough to see how the expert
-responds: each group of its units answers to a probe of its own, as if there were as many experts. Values are the same
-in all groups, so that groups of units are for derivatives only.
+responds: each group of its units has a probe of its own, as if there were as many experts. The groups differ in
+derivatives only.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from torch import Tensor
 from mssp.dmft.kernels import Times
 from mssp.dmft.processes import GaussianProcess, Population
 
-Sizes = tuple[int, int, int]  # experts, groups, units
+FieldShape = tuple[int, int, int]  # experts, groups, units: the axes of a field after its inputs
 
-EXPERTS, UNITS = (1,), (2, 3)  # axes of a field; the first one is inputs
+EXPERTS, UNITS = (1,), (2, 3)  # the places of these axes in a field
 
 
 @dataclass(frozen=True)
 class Tangent:
-    """A derivative along the probes of one kind: along those of the past, and along all of them."""
+    """A derivative along the probes of one kind: those of the past, and all of them."""
 
     past: Tensor
     full: Tensor
@@ -61,71 +61,77 @@ class Field:
         return self._map(lambda x: x * factor)
 
     def mixed(self, matrix: Tensor) -> Field:
-        """A matrix over inputs, applied."""
+        """The field multiplied by a matrix over inputs."""
         return self._map(lambda x: (matrix @ x.flatten(1)).view(-1, *x.shape[1:]))
 
     def aged(self) -> Field:
-        """The same, one step later: all probes so far are past."""
-        return Field(self.value, {kind: Tangent(each.full, each.full) for kind, each in self.tangents.items()})
+        """The same field one step later, when all probes so far are past."""
+        return Field(self.value, {kind: Tangent(tangent.full, tangent.full) for kind, tangent in self.tangents.items()})
 
     def _map(self, linear: Callable[[Tensor], Tensor]) -> Field:
-        return Field(linear(self.value), {kind: each.map(linear) for kind, each in self.tangents.items()})
+        return Field(linear(self.value), {kind: tangent.map(linear) for kind, tangent in self.tangents.items()})
 
     def mean(self, axes: tuple[int, ...], keeps: str) -> Field:
-        """The mean over experts or units, which notices sources of one kind only; units, within their group."""
-        found = self._map(lambda x: x.mean(axes[-1], keepdim=True))
+        """The mean over experts or units, which notices sources of the kind ``keeps`` only.
+
+        Derivatives are averaged over the units of a group.
+        """
+        tangents = {kind: tangent for kind, tangent in self.tangents.items() if kind == keeps}
         return Field(
-            self.value.mean(axes, keepdim=True), {kind: each for kind, each in found.tangents.items() if kind == keeps}
+            self.value.mean(axes, keepdim=True),
+            {kind: tangent.map(lambda x: x.mean(axes[-1], keepdim=True)) for kind, tangent in tangents.items()},
         )
 
 
 def pairing(first: Field, second: Field) -> Tensor:
     """⟨X_μ Y_ν⟩ at present, [P, P]; where a field is the same for all inputs, [P, 1] or [1, P]."""
-    sizes = torch.broadcast_shapes(first.value.shape[1:], second.value.shape[1:])
-    x, y = (each.value.expand(-1, *sizes).flatten(1) for each in (first, second))
+    shape = torch.broadcast_shapes(first.value.shape[1:], second.value.shape[1:])
+    x, y = (field.value.expand(-1, *shape).flatten(1) for field in (first, second))
     return x @ y.T / x.shape[1]
 
 
 def chained(value: Tensor, parts: Iterable[tuple[Tensor, Field]]) -> Field:
-    """A function of fields: its value, and its partial derivative by each of them."""
-    return Field(value, _summed([{k: t.map(slope.mul) for k, t in of.tangents.items()} for slope, of in parts]))
+    """A function of fields, from its value and its partial derivative by each field."""
+    return Field(value, _summed([{k: t.map(slope.mul) for k, t in part.tangents.items()} for slope, part in parts]))
 
 
-def _summed(tangents: Iterable[Mapping[str, Tangent]]) -> dict[str, Tangent]:
-    found: dict[str, Tangent] = {}
-    for each in tangents:
-        for kind, tangent in each.items():
-            found[kind] = found[kind] + tangent if kind in found else tangent
-    return found
+def _summed(of_fields: Iterable[Mapping[str, Tangent]]) -> dict[str, Tangent]:
+    sums: dict[str, Tangent] = {}
+    for tangents in of_fields:
+        for kind, tangent in tangents.items():
+            sums[kind] = sums[kind] + tangent if kind in sums else tangent
+    return sums
 
 
 class History:
-    """What a field was, and how it responded, at all rows so far."""
+    """The values of a field and its derivatives at all rows so far."""
 
-    def __init__(self, times: Times, sizes: Sizes, tangents: Mapping[str, Sizes], device: torch.device) -> None:
-        self._times, self._sizes = times, {"": sizes, **tangents}
+    def __init__(
+        self, times: Times, shape: FieldShape, tangents: Mapping[str, FieldShape], device: torch.device
+    ) -> None:
+        self._times, self._shape, self._tangent_shapes = times, shape, tangents
 
-        def room(sizes: Sizes) -> Tensor:
-            return torch.zeros(times.rows, math.prod(sizes), dtype=torch.float64, device=device)
+        def room(shape: FieldShape) -> Tensor:
+            return torch.zeros(times.rows, math.prod(shape), dtype=torch.float64, device=device)
 
-        self.values = room(sizes)
-        self.tangents = {kind: room(each) for kind, each in tangents.items()}
+        self.values = room(shape)
+        self.tangents = {kind: room(of_kind) for kind, of_kind in tangents.items()}
 
     def append(self, now: Field) -> None:
-        """The present; once in every step."""
+        """Add the present, once in every step."""
         self.values[self._times.now] = now.value.flatten(1)
         for kind, tangent in self.tangents.items():
             if kind in now.tangents:
                 tangent[self._times.now] = now.tangents[kind].full.flatten(1)
 
     def remembered(self, memory: Tensor) -> Field:
-        """Σ_l memory(k, l) X(l), where the memory is [P, as many rows as it goes over]."""
+        """Σ_l memory(k, l) X(l), for a memory [P, rows], whose rows are the first ones."""
 
-        def of(rows: Tensor, kind: str) -> Tensor:
-            return (memory @ rows[: memory.shape[1]]).view(len(memory), *self._sizes[kind])
+        def summed(rows: Tensor, shape: FieldShape) -> Tensor:
+            return (memory @ rows[: memory.shape[1]]).view(len(memory), *shape)
 
-        tangents = {kind: of(rows, kind) for kind, rows in self.tangents.items()}
-        return Field(of(self.values, ""), {kind: Tangent(each, each) for kind, each in tangents.items()})
+        tangents = {kind: summed(rows, self._tangent_shapes[kind]) for kind, rows in self.tangents.items()}
+        return Field(summed(self.values, self._shape), {kind: Tangent(past, past) for kind, past in tangents.items()})
 
     def kernel(self) -> Tensor:
         """⟨X(k) X(l)⟩ of the present with past and present, [P, rows so far]."""
@@ -133,37 +139,39 @@ class History:
         return self.values[self._times.now] @ values.T / values.shape[1]
 
     def largest_share(self) -> float:
-        """Of the mean square at present, what one member holds: the largest of all inputs."""
+        """The largest share that one member has in the sum of squares at present, over all inputs."""
         squares = self.values[self._times.now].square()
         return float((squares.amax(1) / squares.sum(1).clamp_min(1e-300)).max())
 
 
 class Source:
-    """A Gaussian process that drives a field, and the probes that its responses are measured by."""
+    """A Gaussian process that drives a field, and the probes that responses to it are measured by."""
 
-    def __init__(self, name: str, kind: str, population: Population, sizes: Sizes, rows: int, groups: int = 1) -> None:
-        self._kind, self._sizes = kind, sizes
+    def __init__(
+        self, name: str, kind: str, population: Population, shape: FieldShape, rows: int, groups: int = 1
+    ) -> None:
+        self._kind, self._shape = kind, shape
         self._process = GaussianProcess(name, population, rows)
-        experts, own_groups, units = sizes
-        self._probe_sizes = (experts, groups * own_groups, units)
+        experts, own_groups, units = shape
+        self._probe_shape = (experts, groups * own_groups, units)
         self._probes = Population(
-            f"{population.name}.{name}.probes", math.prod(self._probe_sizes), population.seed, population.device
+            f"{population.name}.{name}.probes", math.prod(self._probe_shape), population.seed, population.device
         ).pool("probe", rows)
 
     def drawn(self, kernel_rows: Tensor) -> Field:
-        """The next values, from their covariances with all so far."""
-        value = self._process.extended(kernel_rows).view(-1, *self._sizes)
-        probe = self._probes.grow(len(kernel_rows)).view(-1, *self._probe_sizes)
+        """The next values, from their covariances with all values so far."""
+        value = self._process.extended(kernel_rows).view(-1, *self._shape)
+        probe = self._probes.grow(len(kernel_rows)).view(-1, *self._probe_shape)
         return Field(value, {self._kind: Tangent(torch.zeros_like(probe), probe)})
 
     def response_of(self, now: Field, count: int) -> Tensor:
-        """⟨∂X(k)/∂u(l)⟩ of the present to the first ``count`` values that were drawn, which are past: [P, count]."""
+        """⟨∂X(k)/∂u(l)⟩ of the present to the first ``count`` values that were drawn, all of them past: [P, count]."""
         probes = self._probes.rows[:count]
         if self._kind not in now.tangents:
             return torch.zeros(len(now.value), count, dtype=torch.float64, device=probes.device)
         return now.tangents[self._kind].past.flatten(1) @ probes.T / probes.shape[1]
 
     def response_so_far(self, now: Field, to_present: Tensor) -> Tensor:
-        """The same with the response to the present, [P, P], beside it."""
+        """The same for all past values, with the response to the present, [P, P], beside it."""
         drawn = len(self._probes.rows) - len(to_present)
         return torch.cat([self.response_of(now, drawn), to_present], 1)

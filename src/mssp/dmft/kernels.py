@@ -1,7 +1,7 @@
 """Kernels and responses over pairs of times and inputs.
 
-A time and an input together are one row: k = t·P + μ. A solution moves forward in time and never looks back on what it
-has computed: in step t it fills the rows of t, whose columns are the rows so far.
+A time and an input together are one row: k = t·P + μ. A solution moves forward in time and never changes what it has
+computed: in step t it fills the rows of time t, whose columns are the rows so far.
 """
 
 from __future__ import annotations
@@ -43,25 +43,22 @@ class Kernel:
 
     @property
     def past(self) -> Tensor:
-        """Of the present with the past, [P, past rows]."""
+        """The entries of the present with the past, [P, past rows]."""
         return self.matrix[self._times.now, self._times.past]
 
     @property
     def so_far(self) -> Tensor:
-        """Of the present with past and present, [P, rows so far]."""
+        """The entries of the present with past and present, [P, rows so far]."""
         return self.matrix[self._times.now, self._times.so_far]
 
     def set(self, rows: Tensor) -> None:
-        """The present's rows, [P, rows so far], of a kernel K(k, l) = K(l, k)."""
+        """Set the rows of the present, [P, rows so far], of a kernel K(k, l) = K(l, k)."""
         now, so_far = self._times.now, self._times.so_far
         self.matrix[now, so_far] = rows
         block = self.matrix[now, now]
         self.matrix[now, now] = (block + block.T) / 2
         self.matrix[so_far, now] = self.matrix[now, so_far].T.clone()
 
-    def set_response(self, to_past: Tensor, to_present: Tensor | None = None) -> None:
-        """The present's rows of a response: to what is past, [P, past rows], and to the present, [P, P]."""
-        now, past = self._times.now, self._times.past
-        self.matrix[now, past] = to_past
-        if to_present is not None:
-            self.matrix[now, now] = to_present
+    def set_past(self, rows: Tensor) -> None:
+        """Set the rows of the present, [P, past rows], of a response K(k, l), which is zero for later l."""
+        self.matrix[self._times.now, self._times.past] = rows

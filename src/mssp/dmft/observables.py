@@ -1,14 +1,14 @@
 """What is compared: numbers that a finite network and the limit both have, by name.
 
-    f                          outputs, [steps + 1, inputs]
-    loss                       [steps + 1]
-    phi1, phi3, g1             ⟨X(t,μ) X(s,ν)⟩ of features, aggregate and features' gradients, over all pairs of rows
-    g3                         of the readout, over all pairs of times
-    phi2, g2, router_gradient  of gated units of experts, what comes back to them and to the router, at equal times
-    router_mean                of the logits over experts, [steps + 1, inputs]
-    router_variance            the same
+    f                              outputs, [steps + 1, inputs]
+    loss                           [steps + 1]
+    phi1, phi3, g1                 ⟨X(t,μ) X(s,ν)⟩ over all pairs of rows: of features, aggregates, features' gradients
+    g3                             ⟨v(t) v(s)⟩ of the readout, over all pairs of times
+    phi2, g2, router_gradient      ⟨X(t,μ) X(t,ν)⟩ at equal times: of experts' gated units, and of what comes back to
+                                   these units and to the router's logits
+    router_mean, router_variance   of the logits over experts, [steps + 1, inputs]
 
-Rows are (t, μ), times first. Several networks, or several solutions, are averaged over a leading axis.
+A row is a time and an input, (t, μ); rows are sorted by time. Several networks, or several solutions, are averaged.
 """
 
 from __future__ import annotations
@@ -36,42 +36,40 @@ class Averaged:
 
 
 def averaged(draws: Sequence[Observables]) -> Averaged:
-    """The mean over draws.
+    """The mean over draws, with its standard error.
 
-    >>> found = averaged([{"f": np.zeros(2)}, {"f": np.ones(2)}])
-    >>> found.mean["f"].tolist(), found.error["f"].tolist()
+    >>> both = averaged([{"f": np.zeros(2)}, {"f": np.ones(2)}])
+    >>> both.mean["f"].tolist(), both.error["f"].tolist()
     ([0.5, 0.5], [0.5, 0.5])
     """
-    stacks = {name: np.stack([draw[name] for draw in draws]) for name in draws[0]}
     count = len(draws)
-    spread = {
-        name: stack.std(0, ddof=1) if count > 1 else np.full(stack.shape[1:], np.nan) for name, stack in stacks.items()
-    }
-    return Averaged(
-        count,
-        {name: stack.mean(0) for name, stack in stacks.items()},
-        {name: each / count**0.5 for name, each in spread.items()},
-    )
+
+    def error(stack: Array) -> Array:
+        return stack.std(0, ddof=1) / count**0.5 if count > 1 else np.full(stack.shape[1:], np.nan)
+
+    stacks = {name: np.stack([draw[name] for draw in draws]) for name in draws[0]}
+    mean = {name: stack.mean(0) for name, stack in stacks.items()}
+    return Averaged(count, mean, {name: error(stack) for name, stack in stacks.items()})
 
 
 def relative(array: Array, reference: Array) -> float:
-    """The size of one array relative to another's, by the Frobenius norm; 0 of 0 is 0."""
-    size, whole = float(np.linalg.norm(array)), float(np.linalg.norm(reference))
-    return size / whole if whole else 0.0 if not size else float("inf")
+    """The size of an array relative to the size of another, by the Frobenius norm; 0 relative to 0 is 0."""
+    size, unit = float(np.linalg.norm(array)), float(np.linalg.norm(reference))
+    return size / unit if unit else 0.0 if not size else float("inf")
 
 
-def blocks(found: Observables, name: str, inputs: int) -> Array:
-    """A kernel's blocks at equal times, [steps + 1, inputs, inputs]."""
-    return equal_times(found[name], inputs) if name in OVER_ROWS else found[name]
+def blocks(observables: Observables, name: str, inputs: int) -> Array:
+    """The blocks of a kernel at equal times, [steps + 1, inputs, inputs]."""
+    return equal_times(observables[name], inputs) if name in OVER_ROWS else observables[name]
 
 
-def traces(found: Observables, inputs: int) -> dict[str, Array]:
-    """Of every kernel over inputs, the trace at equal times over the number of inputs, [steps + 1]."""
-    return {name: np.trace(blocks(found, name, inputs), axis1=1, axis2=2) / inputs for name in OVER_INPUTS}
+def traces(observables: Observables, inputs: int) -> dict[str, Array]:
+    """The mean over inputs of every kernel's diagonal at equal times, [steps + 1]."""
+    return {name: np.trace(blocks(observables, name, inputs), axis1=1, axis2=2) / inputs for name in OVER_INPUTS}
 
 
 def equal_times(kernel: Array, inputs: int) -> Array:
-    """Of a kernel over all pairs of rows, the blocks at equal times: [steps + 1, inputs, inputs].
+    """The blocks at equal times of a kernel over all pairs of rows: [steps + 1, inputs, inputs].
 
     >>> equal_times(np.arange(16.0).reshape(4, 4), inputs=2).tolist()
     [[[0.0, 1.0], [4.0, 5.0]], [[10.0, 11.0], [14.0, 15.0]]]

@@ -1,8 +1,8 @@
 """Gaussian processes that grow with time, sampled for a whole population at once.
 
-A field's covariance is known up to the present only: a step computes the next rows of its kernel and then needs values
-that go with those drawn before. The Cholesky factor grows row by row, so a new value is a combination of the normal
-numbers behind the earlier values and one that is its own.
+A field's covariance is known up to the present only: a step computes the next rows of its kernel, and then needs values
+that have this covariance with those drawn before. The Cholesky factor grows row by row, so a new value is a combination
+of the normal numbers that the earlier values were made of and one new number.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from torch import Tensor
 
 from mssp.apply.random_numbers import key_of, normals
 
-_NEW = 1e-8  # of a row's variance: less than that is rounding, and the row follows from earlier ones
-_NEGATIVE = -1e-4  # of a row's variance: more than that is no rounding, which small pivots make a thousand times larger
+# Of a row's variance, the share that earlier rows do not explain:
+_NEW = 1e-8  # less is rounding, and the row follows from them
+_NEGATIVE = -1e-4  # less is not rounding, although small pivots enlarge that a thousandfold
 
 
 class Population:
-    """Members that are alike: each has its own normal numbers, drawn as they are asked for.
+    """Members with one law: each has its own normal numbers, drawn as they are needed.
 
-    A row holds one number per member. Rows have mean 0 and mean square 1 over the population and do not overlap with
-    each other, exactly (as far as there are members enough): sums over members then have the moments that they would
-    have over infinitely many. What a row is made of depends on the seed and its name alone, so that solutions of
-    similar experiments differ smoothly.
+    A row holds one number per member. Rows have mean 0 and mean square 1 over the population, and no overlap with each
+    other. As long as there are members enough this holds exactly, so that sums over members have the moments that they
+    would have over infinitely many. A row depends on the seed and its name alone, so that solutions of similar
+    experiments differ smoothly.
     """
 
     def __init__(self, name: str, members: int, seed: int, device: torch.device) -> None:
-        self.name, self.members, self.device = name, members, device
-        self.seed = seed
-        self._pools: list[Pool] = []
+        self.name, self.members, self.seed, self.device = name, members, seed, device
+        self._pools: list[RowPool] = []
 
-    def pool(self, name: str, rows: int) -> Pool:
-        """Room for rows of one purpose."""
-        found = Pool(self, name, torch.empty(rows, self.members, dtype=torch.float64, device=self.device))
-        self._pools.append(found)
-        return found
+    def pool(self, name: str, rows: int) -> RowPool:
+        """Room for so many rows of one name."""
+        pool = RowPool(self, name, torch.empty(rows, self.members, dtype=torch.float64, device=self.device))
+        self._pools.append(pool)
+        return pool
 
     def drawn(self, name: str, first: int, count: int) -> Tensor:
         """New rows of one name, [count, members]."""
         rows = self._normals(f"{self.name}.{name}", first, count)
         rows -= rows.mean(1, keepdim=True)
-        room = self.members // 2  # with more rows than that, nothing would be left of the last ones
+        room = self.members // 2  # earlier rows not to overlap with: with more, little would be left of new ones
         for pool in self._pools:
             earlier = pool.rows[: min(len(pool.rows), room)]
             room -= len(earlier)
@@ -58,13 +58,13 @@ class Population:
         if self.device.type == "cpu":
             numbers = normals(self.seed, name, first * self.members, (first + count) * self.members)
             return torch.from_numpy(numbers).to(torch.float64).view(count, self.members)
-        # A GPU draws its own, and other ones: it would wait for those of the CPU ten times as long as it computes.
+        # A GPU draws other numbers, its own: it would wait for those of the CPU ten times as long as it computes.
         generator = torch.Generator(self.device).manual_seed(key_of(self.seed, f"{name}.{first}") % 2**63)
         size = (count, self.members)
         return torch.randn(size, generator=generator, dtype=torch.float64, device=self.device)
 
 
-class Pool:
+class RowPool:
     """Rows of a population that lie together in memory."""
 
     def __init__(self, population: Population, name: str, room: Tensor) -> None:
@@ -72,11 +72,11 @@ class Pool:
 
     @property
     def rows(self) -> Tensor:
-        """What was drawn so far, [rows, members]."""
+        """The rows that were drawn so far, [rows, members]."""
         return self._room[: self._count]
 
     def grow(self, count: int) -> Tensor:
-        """Draw so many rows more; these, [count, members]."""
+        """Draw so many more rows, and return them, [count, members]."""
         if count:
             self._room[self._count : self._count + count] = self._population.drawn(self._name, self._count, count)
             self._count += count
@@ -102,7 +102,7 @@ class GaussianProcess:
         self._count = 0
 
     def extended(self, kernel_rows: Tensor) -> Tensor:
-        """The next values [rows, members], for their covariances [rows, earlier + rows] with all so far."""
+        """The next values [rows, members], from their covariances [rows, earlier + rows] with all values so far."""
         before, drawn = self._count, len(self._pivots)
         for row in kernel_rows.to("cpu", torch.float64):
             self._extend(row)
@@ -111,7 +111,7 @@ class GaussianProcess:
         return weights.to(self._pool.rows.device) @ self._pool.rows
 
     def _extend(self, row: Tensor) -> None:
-        """Rank-revealing: a row that follows from earlier ones adds no number, and no square root of rounding."""
+        """Adds a row to the factor. One that follows from earlier rows has no number of its own."""
         index, pivots = self._count, self._pivots
         variance = float(row[index])
         if not bool(row[: index + 1].isfinite().all()):

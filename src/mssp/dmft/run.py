@@ -1,4 +1,4 @@
-"""What all sites of one solution share: the experiment, its constants, time, errors, samples."""
+"""What all sites of a solution share: the experiment, its constants, time, errors, samples."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Samples:
 
     Args:
         features: neurons of the first layer.
-        experts, units: in Regime II each expert has its own N_e units, and ``units`` does not count; in III ``experts``
-            meet ``units``, each with each; in I there is one expert, which stands for all.
+        experts, units: in Regime I one expert stands for all; in Regime II each expert has its own N_e units, and
+            ``units`` is not used; in Regime III every expert meets every unit.
     """
 
     features: int
@@ -29,14 +29,14 @@ class Samples:
 
 
 class Seen(NamedTuple):
-    """What a neuron sees of other sites: the covariance of its noise, and its memory of the past."""
+    """What a neuron sees of the other sites: the covariance of its noise, and its memory of the past."""
 
     noise: Tensor
     memory: Tensor
 
 
 class Passed(NamedTuple):
-    """What passes through the weights on both sides of the experts, as overlaps: Wx · y = x · Wᵀy.
+    """Overlaps that both sides of a layer of weights W must agree on, Wx · y = x · Wᵀy, before and after the experts.
 
     Args:
         outputs: v·h³/N, which is f, [P].
@@ -58,7 +58,7 @@ class Solving:
         self.times = Times(len(experiment.all_inputs), experiment.steps)
         inputs = torch.from_numpy(experiment.all_inputs).to(device)
         self.input_kernel = inputs @ inputs.T / inputs.shape[1]  # Φ⁰
-        # Δ_ν(s) = (y − f)/P, the derivative of the loss; 0 for inputs that are not trained on.
+        # Δ_ν(s) = (y − f)/P, minus the derivative of the loss by f; 0 for inputs that are not trained on.
         self.errors = torch.zeros(self.times.rows, dtype=torch.float64, device=device)
         trained = len(experiment.inputs)
         self._trained = torch.arange(self.times.inputs, device=device) < trained
@@ -66,7 +66,7 @@ class Solving:
         self._targets[:trained] = torch.from_numpy(experiment.targets)
 
     def set_errors(self, f: Tensor) -> None:
-        """The errors of the present, from its outputs [P]."""
+        """Set the errors of the present, from its outputs [P]."""
         share = self._trained / self._trained.sum()
         self.errors[self.times.now] = (self._targets - f) * share
 
@@ -81,9 +81,9 @@ class Solving:
         return self.constants.rate[role] * errors * kernel_rows
 
     def over_inputs(self, memory: Tensor) -> Tensor:
-        """Summed over the inputs of each time: [P, rows] as [P, steps]."""
+        """A memory summed over the inputs of each time: [P, rows] as [P, steps]."""
         return memory.view(len(memory), -1, self.times.inputs).sum(2)
 
     def loss(self, f: Tensor) -> Tensor:
-        """Of outputs [..., P], as trained on."""
+        """The loss that is trained on, of outputs [..., P]."""
         return 0.5 * (self._targets - f)[..., self._trained].square().mean(-1)

@@ -1,9 +1,9 @@
-"""The limit, solved: means over a few independent solutions, their errors, and what to know about it."""
+"""The solved limit: means over a few independent solutions, their errors, and warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 
 import numpy as np
@@ -18,10 +18,10 @@ from mssp.dmft.solver import Marched, march
 from mssp.planning.setting import II, III, ZERO, I
 
 SAMPLES, SOLVES = 80_000, 6
-_EXPERTS_IN_GRID, _UNITS_SHARE = 24, 8  # Regime III: so many experts meet an eighth as many units as features
-_MOST_EXPERTS = 256  # of that grid
-_FEWEST_PER_ROW = 10  # members for each pair of a time and an input: responses are told apart by their probes
-_LARGE_ERROR = 0.05  # relative, of what is found
+# In Regime III so many experts, and at most so many, meet an eighth as many units as there are features.
+_EXPERTS_IN_GRID, _MOST_EXPERTS, _UNITS_SHARE = 24, 256, 8
+_FEWEST_PER_ROW = 10  # members for each pair of a time and an input, so that probes do not overlap
+_LARGE_ERROR = 0.05  # of a result, relative to it
 _MEMORY = {"cpu": 4 << 30, "cuda": 32 << 30}  # bytes that one solution may take
 
 
@@ -30,10 +30,10 @@ class Solution:
     """A limit.
 
     Args:
-        found: by name, with standard errors (``observables.py`` has the names).
-        draws: each independent solution.
-        contradictions: by how much ``outputs`` and ``features`` differ as the two sides of a layer of weights see them,
-            relative to their size over all times: zero but for errors of the solution.
+        found: the observables with their standard errors, by the names in ``observables.py``.
+        draws: the observables of each independent solution.
+        contradictions: by how much ``outputs`` and ``features`` differ between the two sides of a layer of weights,
+            relative to their size over all times; without errors of the solution they would be zero.
         warnings: what a reader should know, one line each.
     """
 
@@ -50,7 +50,7 @@ class Solution:
         return self.found.mean
 
     def relative_error(self, name: str) -> float:
-        """The standard error of a whole array, relative to it."""
+        """The size of an array's standard error, relative to the array."""
         return relative(self.found.error[name], self.found.mean[name])
 
 
@@ -75,11 +75,10 @@ def solve(
         samples: members of each population, in one solution.
         solves: independent solutions, whose spread is the error.
         seed: of the noise; experiments with one seed share it, so that they differ smoothly.
-        memory: bytes that one solution may take; where samples do not fit, there are more solutions of fewer.
+        memory: bytes that one solution may take; where samples do not fit, there are more solutions of fewer samples.
         on_solved: called after each solution.
     """
-    device = torch.device(device)
-    of = constants(experiment)
+    device, limit_constants = torch.device(device), constants(experiment)
     samples, solves = positive_int("samples", samples), positive_int("solves", solves)
     rows = len(experiment.all_inputs) * (experiment.steps + 1)
     if samples < _FEWEST_PER_ROW * rows:
@@ -93,25 +92,24 @@ def solve(
     draws: list[Marched] = []
     for index in range(solves * parts):
         # Seeds of independent solutions are far apart, so that two calls with neighbouring seeds share none.
-        draws.append(march(experiment, of, sizes, seed + 1_000_003 * index, device))
+        draws.append(march(experiment, limit_constants, sizes, seed + 1_000_003 * index, device))
         if on_solved is not None:
             on_solved()
-    found = averaged([draw.observables for draw in draws])
-    contradictions = averaged([draw.contradictions for draw in draws])
-    warnings = _warnings(experiment, found, contradictions, draws, samples)
-    return Solution(
-        experiment, of, sizes, found, tuple(draw.observables for draw in draws), contradictions, tuple(warnings)
-    )
+    observables = tuple(draw.observables for draw in draws)
+    found, contradictions = averaged(observables), averaged([draw.contradictions for draw in draws])
+    solution = Solution(experiment, limit_constants, sizes, found, observables, contradictions, warnings=())
+    heavy_from = min((draw.heavy_from for draw in draws if draw.heavy_from is not None), default=None)
+    return replace(solution, warnings=tuple(_warnings(solution, samples, heavy_from)))
 
 
 def _sizes(experiment: Experiment, samples: int) -> Samples:
-    if experiment.plan.setting.regime is I:
+    regime, shape = experiment.plan.setting.regime, experiment.plan.target
+    if regime is I:
         return Samples(samples, 1, samples)
-    if experiment.plan.setting.regime is II:
-        return Samples(samples, max(samples // experiment.plan.target.expert_width, 1), 1)
+    if regime is II:
+        return Samples(samples, max(samples // shape.expert_width, 1), 1)
     experts = round(_EXPERTS_IN_GRID * max(samples / SAMPLES, 1.0) ** 0.5)
     # Under top-K a whole number of the few experts has to be active.
-    shape = experiment.plan.target
     least = shape.experts // gcd(shape.experts, shape.active)
     if least > _MOST_EXPERTS:
         share = f"{shape.active} of {shape.experts} experts active"
@@ -121,43 +119,38 @@ def _sizes(experiment: Experiment, samples: int) -> Samples:
 
 
 def _bytes(sizes: Samples, experiment: Experiment) -> int:
-    """What one solution keeps: pasts, tangents, normal numbers and probes of every member, roughly."""
-    units = experiment.plan.target.expert_width if experiment.plan.setting.regime is II else sizes.units
-    kept = 6 if experiment.plan.setting.regime is III else 4
-    of_grid = kept * sizes.experts * units
+    """About what one solution keeps: pasts, tangents, normal numbers and probes of every member."""
+    regime = experiment.plan.setting.regime
+    units = experiment.plan.target.expert_width if regime is II else sizes.units
+    of_grid = (6 if regime is III else 4) * sizes.experts * units
     own = 5 * sizes.features + 4 * sizes.experts
-    noise = 2 * (sizes.experts * units if experiment.plan.setting.regime is II else 3 * sizes.units)
+    noise = 2 * (sizes.experts * units if regime is II else 3 * sizes.units)
     return 8 * len(experiment.all_inputs) * (experiment.steps + 1) * (of_grid + own + noise)
 
 
-def _warnings(
-    experiment: Experiment, found: Averaged, contradictions: Averaged, draws: list[Marched], samples: int
-) -> list[str]:
-    told = []
-    plan = experiment.plan
-    if not np.any(found.mean["f"]):
+def _warnings(solution: Solution, samples: int, heavy_from: int | None) -> Iterator[str]:
+    plan = solution.experiment.plan
+    if not np.any(solution.mean["f"]):
         why = (
             "a zero readout has nothing to start from"
             if plan.readout == ZERO
             else "what the experts put out and what they learn vanishes"
         )
-        told.append(f"the limit is trivial: under {plan.scheme} in regime {plan.regime} {why}, and f stays 0")
-    elif found.count > 1:
-        worst = max(MAIN, key=lambda name: relative(found.error[name], found.mean[name]))
-        error = relative(found.error[worst], found.mean[worst])
+        yield f"the limit is trivial: under {plan.scheme} in regime {plan.regime} {why}, and f stays 0"
+    elif solution.found.count > 1:
+        worst = max(MAIN, key=solution.relative_error)
+        error = solution.relative_error(worst)
         if error > _LARGE_ERROR:
-            told.append(f"too few samples: {worst} is known to {error:.0%} only; try {4 * samples}")
+            yield f"too few samples: {worst} is known to {error:.0%} only; try {4 * samples}"
     else:
-        told.append("one solution says nothing of its error: use two or more")
-    off = max(float(np.linalg.norm(each)) for each in contradictions.mean.values())
+        yield "one solution says nothing of its error: use two or more"
+    off = max(float(np.linalg.norm(contradiction)) for contradiction in solution.contradictions.mean.values())
     if off > _LARGE_ERROR:
-        told.append(f"too few samples: what passes through a layer of weights differs by {off:.0%} between its sides")
-    if experiment.gate == "softmax" and plan.setting.regime is not I:
-        told.append("softmax gates are not bounded: strictly there is no limit as experts become many (docs/dmft.md)")
-    heavy = [draw.heavy_from for draw in draws if draw.heavy_from is not None]
-    if heavy:
-        told.append(
-            f"heavy tail from step {min(heavy)} on: one of {draws[0].experts} experts carries much of the router's "
-            "gradient, and averages over experts do not settle; use sigmoid gates or a smaller lr"
+        yield f"too few samples: what passes through a layer of weights differs by {off:.0%} between its sides"
+    if solution.experiment.gate == "softmax" and plan.setting.regime is not I:
+        yield "softmax gates are not bounded: strictly there is no limit as experts become many (docs/dmft.md)"
+    if heavy_from is not None:
+        yield (
+            f"heavy tail from step {heavy_from} on: one of {solution.samples.experts} experts carries much of the "
+            "router's gradient, and averages over experts do not settle; use sigmoid gates or a smaller lr"
         )
-    return told

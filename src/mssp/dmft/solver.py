@@ -1,7 +1,7 @@
-"""Solve the limit: march forward in time, once, with nothing to iterate.
+"""Solves the limit by one march forward in time, without iterations.
 
 Every kernel up to time t follows from fields up to time t, and every field at time t from kernels up to time t. So a
-solution goes through a step as a network does, forward and back, with populations in place of layers.
+solution goes through a step as a network does, forward and backward, with populations in place of layers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mssp.dmft.fields import History
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.observables import Observables, equal_times
 from mssp.dmft.run import Passed, Samples, Seen, Solving
-from mssp.dmft.sites.experts import Experts
+from mssp.dmft.sites.experts import ExpertState
 from mssp.dmft.sites.features import Features
 from mssp.dmft.sites.readout import Readout
 from mssp.dmft.sites.regime_one import RegimeOne
@@ -29,9 +29,9 @@ from mssp.planning.setting import II, I
 
 
 class Site(Protocol):
-    """The experts of a regime."""
+    """The site of the experts, in any regime."""
 
-    experts: Experts
+    experts: ExpertState
     g_psi: History
     passed: Passed
     output_kernel: Kernel
@@ -44,7 +44,7 @@ class Site(Protocol):
 
 
 _DIVERGED = 1e3  # times the first loss
-_HEAVY = 0.1  # of a mean over many experts, carried by one: it has not settled, and may never
+_HEAVY = 0.1  # the share of one expert in a mean over many experts that has not settled, and perhaps never does
 
 
 @dataclass(frozen=True)
@@ -52,50 +52,48 @@ class Marched:
     """One solution.
 
     Args:
-        contradictions: what passes through a layer of weights is the same on both sides: by how much it is not.
-        heavy_from: the step from which on one of many experts carried the router's gradient, if there was one.
+        contradictions: by how much the two sides of a layer of weights differ in what passes through it.
+        heavy_from: the step from which on one of many experts carried much of the router's gradient, if there was one.
     """
 
     observables: Observables
     contradictions: Observables
-    experts: int
     heavy_from: int | None
 
 
 @torch.no_grad()
-def march(experiment: Experiment, of: Constants, samples: Samples, seed: int, device: torch.device) -> Marched:
+def march(experiment: Experiment, constants: Constants, samples: Samples, seed: int, device: torch.device) -> Marched:
     """One solution, with one draw of all noise."""
-    run = Solving(experiment, of, samples, seed, device)
+    run = Solving(experiment, constants, samples, seed, device)
     features, readout = Features(run), Readout(run)
     site = _site(run, features)
-    logits, found_by_layers, found_by_experts, heavy_from = [], [], [], None
+    logits, seen_by_layers, seen_by_experts, heavy_from = [], [], [], None
     for step in range(experiment.steps + 1):
         run.times.step = step
         try:
             features.forward()
             readout.forward(*site.forward(features))
             _check_loss(run, readout)
-            seen = site.backward(readout)
-            features.backward(*seen, drive=site.drive())
+            features.backward(*site.backward(readout), drive=site.drive())
         except FloatingPointError as error:
             raise ValueError(_diverged(run, str(error), heavy_from)) from None
         readout.step()
-        found_by_layers.append(Passed(readout.f[step], features.pulled))
-        found_by_experts.append(site.passed)
+        seen_by_layers.append(Passed(readout.f[step], features.pulled))
+        seen_by_experts.append(site.passed)
         logits.append(site.experts.psi.value.flatten(1))
         if heavy_from is None and samples.experts > 1 and site.g_psi.largest_share() > _HEAVY + 20 / samples.experts:
             heavy_from = step
-    found = _observables(run, features, site, readout, torch.stack(logits))
-    return Marched(found, _contradictions(found_by_layers, found_by_experts), samples.experts, heavy_from)
+    observables = _observables(run, features, site, readout, torch.stack(logits))
+    return Marched(observables, _contradictions(seen_by_layers, seen_by_experts), heavy_from)
 
 
 def _contradictions(layers: list[Passed], experts: list[Passed]) -> Observables:
     """How far the two sides of the weights are apart, over all times, relative to what passes through them."""
-    found = {}
+    contradictions = {}
     for name in Passed._fields:
-        ours, theirs = (torch.stack([getattr(each, name) for each in side]) for side in (layers, experts))
-        found[name] = ((ours - theirs) / ours.norm().clamp_min(1e-300)).cpu().numpy()
-    return found
+        ours, theirs = (torch.stack([getattr(passed, name) for passed in side]) for side in (layers, experts))
+        contradictions[name] = ((ours - theirs) / ours.norm().clamp_min(1e-300)).cpu().numpy()
+    return contradictions
 
 
 def _site(run: Solving, features: Features) -> Site:
@@ -112,6 +110,7 @@ def _check_loss(run: Solving, readout: Readout) -> None:
 
 
 def _diverged(run: Solving, how: str, heavy_from: int | None) -> str:
+    """The message for a solution that diverges at the present step."""
     step, lr, gate = run.times.step, run.experiment.plan.lr, run.experiment.gate
     if heavy_from is not None:
         return (
@@ -122,8 +121,8 @@ def _diverged(run: Solving, how: str, heavy_from: int | None) -> str:
 
 
 def _observables(run: Solving, features: Features, site: Site, readout: Readout, psi: Tensor) -> Observables:
-    """All of it, for logits [steps + 1, P, experts]."""
-    found = {
+    """All observables, from the sites and the logits [steps + 1, P, experts]."""
+    tensors = {
         "f": readout.f,
         "loss": run.loss(readout.f),
         "phi1": features.kernel.matrix,
@@ -134,6 +133,6 @@ def _observables(run: Solving, features: Features, site: Site, readout: Readout,
         "router_variance": psi.var(-1) if psi.shape[-1] > 1 else torch.zeros_like(psi[..., 0]),
     }
     over_rows = {"phi2": site.output_kernel, "g2": site.gradient_kernel, "router_gradient": site.router_kernel}
-    arrays = {name: each.cpu().numpy() for name, each in found.items()}
-    blocks = {name: equal_times(each.matrix.cpu().numpy(), run.times.inputs) for name, each in over_rows.items()}
+    arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+    blocks = {name: equal_times(kernel.matrix.cpu().numpy(), run.times.inputs) for name, kernel in over_rows.items()}
     return arrays | blocks

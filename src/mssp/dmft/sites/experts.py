@@ -1,6 +1,6 @@
-"""One expert and its units: what it puts out, what comes back to it, and how both respond; in all regimes.
+"""One expert and its units: its output, what comes back to it, and how both respond; the same in all regimes.
 
-    φ² = s(h²),   x = a φ²                    what a unit puts out, times the expert's gate
+    φ² = s(h²),   x = a φ²                    the output of a unit, times the expert's gate
     g² = a s'(h²) z                           what comes back to its pre-activation
     r  = Σ_units z φ²                         what comes back to the gate (a mean where units are many)
     gψ = a'(ψ) r                              what comes back to the router's logit
@@ -8,15 +8,15 @@
 ψ is [P, experts, 1, 1] and h² is [P, experts, groups, units]. z is what comes back to the expert's output through its
 weights; it is the same for all inputs, [1, experts, groups, units].
 
-Gates over a whole population of experts.
+The gates of a population of experts are
 
     sigmoid   a = σ(ψ)
     top-K     a = σ(ψ) where ψ is among the K/M largest of the population, else 0
     softmax   a = exp ψ / ⟨exp ψ⟩, M times a finite model's gate
 
 A gate's derivative occurs twice, and under top-K it is not the same. Gradient descent takes the choice of experts as
-given: its slope is that of the chosen. But a source that moves ψ also moves experts over the threshold, which changes
-a by a whole gate for the few that are there: a point mass, smoothed here over a narrow window (``_WINDOW``).
+given: it sees the slope of the chosen gates. But a source that moves ψ also moves experts over the threshold. For the
+few experts that are there, a changes by a whole gate: a point mass, smoothed here over a narrow window (``_WINDOW``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mssp.dmft.fields import Field, chained, pairing
 from mssp.dmft.run import Passed, Solving
 from mssp.dmft.sites.pointwise import Bent, activated, sigmoid
 
-_WINDOW = 0.4  # of the standard deviation of ψ: results do not move from 0.15 on, and noise does
+_WINDOW = 0.4  # standard deviations of ψ: beyond 0.15, a wider window changes no results, and lowers the noise
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Gates:
     Args:
         value: a.
         slope: a', as backpropagation sees it.
-        response: by how much a changes with a source on ψ.
-        slope_response: by how much ``slope`` does.
-        shares: whether they are shares of a whole, so that a gate's gradient is relative to the others'.
+        response: the derivative of a by a source on ψ.
+        slope_response: the derivative of ``slope`` by a source on ψ.
+        shares: whether gates are shares of a whole, so that a gate's gradient is relative to those of the others.
     """
 
     value: Tensor
@@ -67,8 +67,8 @@ class Gates:
 def gates(kind: str, psi: Tensor, active_share: float = 1.0) -> Gates:
     """The gates of logits ψ, [P, experts, 1, 1].
 
-    >>> found = gates("sigmoid", torch.zeros(1, 2, 1, 1))
-    >>> found.value.flatten().tolist(), found.slope.flatten().tolist()
+    >>> both = gates("sigmoid", torch.zeros(1, 2, 1, 1))
+    >>> both.value.flatten().tolist(), both.slope.flatten().tolist()
     ([0.5, 0.5], [0.25, 0.25])
     """
     if kind == "softmax":
@@ -84,18 +84,18 @@ def gates(kind: str, psi: Tensor, active_share: float = 1.0) -> Gates:
     # Experts near the threshold, as a density per unit of ψ.
     width = _WINDOW * psi.std(1, keepdim=True) + 1e-300
     near = torch.exp(-0.5 * ((psi - threshold) / width) ** 2) / (width * math.sqrt(2 * math.pi))
-    there = sigmoid(threshold)
+    at_threshold = sigmoid(threshold)
     return Gates(
         value=chosen * bent.value,
         slope=chosen * bent.slope,
-        response=chosen * bent.slope + near * there.value,
-        slope_response=chosen * bent.curvature + near * there.slope,
+        response=chosen * bent.slope + near * at_threshold.value,
+        slope_response=chosen * bent.curvature + near * at_threshold.slope,
     )
 
 
 @dataclass(frozen=True)
-class Experts:
-    """The present of a population of experts."""
+class ExpertState:
+    """The present state of a population of experts."""
 
     psi: Field
     h: Field
@@ -103,7 +103,7 @@ class Experts:
     bent: Bent
 
     @classmethod
-    def at(cls, run: Solving, psi: Field, h: Field) -> Experts:
+    def at(cls, run: Solving, psi: Field, h: Field) -> ExpertState:
         experiment = run.experiment
         share = experiment.plan.target.active / experiment.plan.target.experts
         return cls(psi, h, gates(experiment.gate, psi.value, share), activated(experiment.activation, h.value))
@@ -126,7 +126,7 @@ class Experts:
         )
 
     def pulls(self, z: Field) -> Field:
-        """z φ², whose sum over units is r."""
+        """z φ²; its sum over units is r."""
         phi = self.bent
         return chained(z.value * phi.value, [(z.value * phi.slope, self.h), (phi.value, z)])
 
@@ -136,19 +136,19 @@ class Experts:
         return chained(a.router_gradient(r.value), [(a.equal_time_response(r.value), self.psi), (a.slope, r)])
 
     def passed(self, z: Field, g2: Field, g_psi: Field, units: float) -> Passed:
-        """⟨Σ x z⟩ and ⟨Σ h² g²⟩ + ⟨ψ gψ⟩, sums over so many units: what the layers around the experts must find too."""
+        """⟨Σ x z⟩ and ⟨Σ h² g²⟩ + ⟨ψ gψ⟩, with sums over so many units; the layers around the experts find them too."""
         x = Field(self.gates.value * self.bent.value)
         return Passed(
             outputs=units * pairing(x, z)[:, 0],
             features=units * pairing(self.h, g2) + pairing(self.psi, g_psi),
         )
 
-    # Responses at one time and input, which need no probes.
+    # At one time no input responds to another, and responses need no probes.
 
     def gradient_response(self, z: Field) -> Tensor:
-        """⟨∂g²/∂h²⟩, [P, P]: no input responds to another at the same time."""
+        """⟨∂g²/∂h²⟩ at one time, [P, P]."""
         return torch.diag((self.gates.value * self.bent.curvature * z.value).flatten(1).mean(1))
 
     def router_response(self, r: Field) -> Tensor:
-        """⟨∂gψ/∂ψ⟩, [P, P]."""
+        """⟨∂gψ/∂ψ⟩ at one time, [P, P]."""
         return torch.diag(self.gates.equal_time_response(r.value).flatten(1).mean(1))

@@ -6,8 +6,8 @@
 
     Φ¹(k,l) = ⟨φ¹(k) φ¹(l)⟩,   G¹(k,l) = ⟨g¹(k) g¹(l)⟩,   A¹(k,l) = ⟨∂φ¹(k)/∂b¹(l)⟩, l before k
 
-The covariance K¹ and the memory D come from the experts and the router. The drive is there in Regime I under muP only:
-the overlap of a neuron with the initial router, which has a handful of rows, does not average out.
+The covariance K¹ and the memory D come from the experts and the router. There is a drive in Regime I under muP only:
+the initial router then has few rows, and a neuron's overlap with them does not average out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _KIND = "feature"
 
 
 class Features:
-    """The population of features; its members are units, of one expert.
+    """The population of features; as a field, it has one expert, whose units are its members.
 
-    ``pulled`` is ⟨φ¹_μ z¹_ν⟩ at present, once it came back.
+    ``pulled`` is ⟨φ¹_μ z¹_ν⟩ at present, and known after :meth:`backward`.
     """
 
     pulled: Tensor
@@ -45,22 +45,23 @@ class Features:
         self.response = Kernel(times, run.device)  # A¹
 
     def static_row(self, name: str) -> Tensor:
-        """A normal number for each neuron that stays as it is, [1, members]."""
+        """A normal number for each neuron, which does not change with time, [1, members]."""
         return self._population.pool(name, 1).grow(1)
 
     def forward(self) -> None:
+        """The features at present, with their kernel and response."""
         self._bent = activated(self._run.experiment.activation, self._h.value)
         phi = chained(self._bent.value, [(self._bent.slope, self._h)])
         self._phi.append(phi)
         self.kernel.set(self._phi.kernel())
-        self.response.set_response(self._b.response_of(phi, self._run.times.past.stop))
+        self.response.set_past(self._b.response_of(phi, self._run.times.past.stop))
 
     def overlap(self, row: Tensor) -> Tensor:
         """⟨row · φ¹⟩ at present, [P]."""
         return self._phi.values[self._run.times.now] @ row[0] / row.shape[1]
 
     def backward(self, noise: Tensor, memory: Tensor, drive: Tensor | None) -> None:
-        """Come back to the features and take the step, for K¹ and D of the present, [P, rows so far]."""
+        """Gradients of the features, from K¹ and D of the present, [P, rows so far], and their step."""
         run = self._run
         z = self._b.drawn(noise) + self._phi.remembered(memory)
         if drive is not None:

@@ -13,7 +13,7 @@ from mssp.nn.activations import activation
 
 @dataclass(frozen=True)
 class Bent:
-    """A function's value, slope and curvature at many places."""
+    """The value, slope and curvature of a function at many places."""
 
     value: Tensor
     slope: Tensor
@@ -43,8 +43,8 @@ def differentiated(function: Callable[[Tensor], Tensor], at: Tensor) -> Bent:
 def _gradient(of: Tensor, place: Tensor) -> Tensor:
     if not of.requires_grad:
         return torch.zeros_like(place)
-    (found,) = torch.autograd.grad(of.sum(), place, create_graph=True, materialize_grads=True)
-    return found
+    (gradient,) = torch.autograd.grad(of.sum(), place, create_graph=True, materialize_grads=True)
+    return gradient
 
 
 def _gelu(x: Tensor) -> Bent:
@@ -63,5 +63,5 @@ def sigmoid(x: Tensor) -> Bent:
     return Bent(value, slope, slope * (1 - 2 * value))
 
 
-# Autograd's own take some ten times as long, and a solution evaluates them tens of millions of times.
+# Autograd takes some ten times as long, and a solution evaluates these functions tens of millions of times.
 _WRITTEN_OUT: dict[str, Callable[[Tensor], Bent]] = {"gelu": _gelu, "identity": _identity}

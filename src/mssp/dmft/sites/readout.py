@@ -6,8 +6,8 @@
 
     G³(t,s) = ⟨v(t) v(s)⟩,   Φ³(k,l) = ⟨h³(k) h³(l)⟩,   B³(t,l) = ∂v(t)/∂u³(l)
 
-It is linear in its noise, so nothing is sampled: h³ and v are kept as combinations of u³ and v(0), and averages are
-quadratic forms in K³ and σ₄².
+The site is linear in its noise, so nothing is sampled: h³ and v are kept as combinations of u³ and v(0), and averages
+are quadratic forms in K³ and σ₄².
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Readout:
         self.gradient_kernel = zeros(steps, steps)  # G³
 
     def forward(self, noise: Tensor, memory: Tensor) -> None:
-        """Outputs at present, for all of K³, [rows, rows], and for M³ of the present, [P, past steps]."""
+        """Outputs at present, from all of K³, [rows, rows], and M³ of the present, [P, past steps]."""
         times, t = self._run.times, self._run.times.step
         self._noise = noise
         self._h_by_u[times.now] = memory @ self._v_by_u[:t]
@@ -56,6 +56,7 @@ class Readout:
         self.kernel[so_far, times.now] = torch.stack(now).T
 
     def step(self) -> None:
+        """Take the step of v."""
         times, t = self._run.times, self._run.times.step
         moved = self._run.constants.rate["readout"] * self._run.errors_now
         self._v_by_u[t + 1] = self._v_by_u[t] + moved @ self._h_by_u[times.now]
@@ -79,6 +80,6 @@ class Readout:
         return self._v_by_u[self._run.times.step, self._run.times.past].unsqueeze(0)
 
     def _overlap(self, by_u: Tensor, by_v0: Tensor, others_by_u: Tensor, others_by_v0: Tensor) -> Tensor:
-        """⟨X Y⟩ of one combination X with several Y."""
+        """⟨X Y⟩ of a combination X with several combinations Y."""
         variance = self._run.constants.variance["readout"]
         return others_by_u @ (self._noise @ by_u) + variance * by_v0 * others_by_v0

@@ -1,7 +1,7 @@
 """Regime I: width and expert width grow together, N_e = ι N; the number of experts M stays.
 
-Experts have one law and, since none differs from the others but by noise that averages out over its many units, one
-and the same ψ(k), which is no longer random. A unit j of any expert:
+All experts have one law, and differ by noise only. It averages out over the many units of an expert, so that all
+experts have the same ψ(k), which is not random. For a unit j of any expert:
 
     ψ(k)    = (σ_Q/√M) ⟨q φ¹(k)⟩ + Σ_{s<t} η c_Q Δ_l Φ¹(k,l) gψ(l)
     h²_j(k) = u²_j(k) + Σ_{s<t} [ (σ₂²/M) A¹(k,l) + η c₂ Δ_l Φ¹(k,l) ] g²_j(l)             u²_j ~ GP(σ₂² Φ¹)
@@ -11,9 +11,9 @@ and the same ψ(k), which is no longer random. A unit j of any expert:
     K³ = (σ₃²/M) Φ̄²       M³(k,s) = σ₃² A³(k,s) + η c₃ ι Σ_ν Δ_ν(s) Φ̄²(k,l)
     K¹ = (σ₂² ι/M) Ḡ²     D = σ₂² ι B² + η Δ_l (c₂ ι Ḡ² + c_Q gψ gψ)       drive(k) = (σ_Q/√M) q gψ(k)
 
-q ~ N(0,1) is a neuron's overlap with the M rows of the initial router, (q_1 + … + q_M)/√M: zero routers (MSSP) have
-none of it, under muP (router std 1/N) it is how the router breaks away from 1/2. With softmax gates a = 1 and gψ = 0
-for ever: without anything that breaks the symmetry of the experts, the router stays uniform.
+q ~ N(0,1) is a neuron's overlap with the M rows of the initial router, (q_1 + … + q_M)/√M. It is zero for zero routers
+(MSSP); under muP (router std 1/N) it moves gates away from 1/2. With softmax gates a = 1 and gψ = 0 at all times:
+nothing breaks the symmetry of the experts, and the router stays uniform.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mssp.dmft.fields import UNITS, Field, History, Source
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import Population
 from mssp.dmft.run import Seen, Solving
-from mssp.dmft.sites.experts import Experts
+from mssp.dmft.sites.experts import ExpertState
 from mssp.dmft.sites.features import Features
 from mssp.dmft.sites.readout import Readout
 
@@ -51,15 +51,15 @@ class RegimeOne:
 
     def forward(self, features: Features) -> Seen:
         """What the readout sees: K³ of all rows, M³ of the present."""
-        run, of = self._run, self._run.constants
-        iota, M, var = of.expert_width_ratio, of.experts, of.variance
+        run, constants = self._run, self._run.constants
+        iota, M, var = constants.expert_width_ratio, constants.experts, constants.variance
         phi1, a1 = features.kernel, features.response
         initial = features.overlap(self._q) * (var["router"] / M) ** 0.5
         psi = Field(initial.view(-1, 1, 1, 1)) + self.g_psi.remembered(run.learned("router", phi1.past))
         h2 = self._u2.drawn(var["expert_in"] * phi1.so_far) + self._g2.remembered(
             var["expert_in"] / M * a1.past + run.learned("expert_in", phi1.past)
         )
-        self.experts = Experts.at(run, psi, h2)
+        self.experts = ExpertState.at(run, psi, h2)
         x = self.experts.outputs()
         self._x.append(x)
         self.output_kernel.set(self._x.kernel())
@@ -72,8 +72,8 @@ class RegimeOne:
 
     def backward(self, readout: Readout) -> Seen:
         """What the features see: K¹ and D of the present."""
-        run, of = self._run, self._run.constants
-        iota, M, var = of.expert_width_ratio, of.experts, of.variance
+        run, constants = self._run, self._run.constants
+        iota, M, var = constants.expert_width_ratio, constants.experts, constants.variance
         z = self._b3.drawn(var["expert_out"] / iota * readout.gradient_so_far) + self._x.remembered(
             var["expert_out"] / (iota * M) * readout.response_past + run.learned("expert_out", readout.gradient_past)
         )

@@ -1,8 +1,9 @@
 """Regime III: width, expert width and the number of experts grow together, M = κ N and N_e = ι N.
 
-Experts i and units j are two populations that meet, each with each. Under MSSP all experts start as one, and unit j of
-every expert shares its noise (u²_j, b³_j) and a process χ_j: a level between the experts and the network, the paper's
-shared expert-hidden process. Averages over experts, m_j and ḡ_j, act back on it; averages over units act back on ψ_i.
+Experts i and units j are two populations, and every expert meets every unit. Under MSSP all experts start as one. The
+units j of all experts then share their noise (u²_j, b³_j) and a process χ_j, a level between the experts and the
+network: the paper's shared expert-hidden process. Averages over experts, m_j and ḡ_j, act back on it; averages over
+units act back on ψ_i.
 
     ψ_i(k)   = u^ψ_i(k) + Σ_{s<t} [ (σ_Q²/κ) A¹(k,l) + η c_Q Δ_l Φ¹(k,l) ] gψ_i(l)        u^ψ_i ~ GP(σ_Q² Φ¹)
     χ_j(k)   = u²_j(k)  + τ Σ_{s<t} σ₂² A¹(k,l) ḡ_j(l)                                    u²_j ~ GP(σ₂² Φ¹)
@@ -15,11 +16,11 @@ shared expert-hidden process. Averages over experts, m_j and ḡ_j, act back on 
     K¹ = τ σ₂² ι ⟨ḡ_j ḡ_j⟩ + (σ_Q²/κ) G^ψ
     D  = σ₂² ι B² + σ_Q² B^ψ + η Δ_l (c₂ ι Ḡ² + c_Q G^ψ)
 
-τ is 1 for experts that start as one (MSSP) and 0 for experts that start apart (muP): then their noise averages out, and
-since only the law of (u², b³) counts, experts may share the draws all the same.
+τ is 1 for experts that start as one (MSSP) and 0 for experts that start apart (muP). The noise of the latter averages
+out; only the law of (u², b³) counts then, and experts share the draws all the same.
 
-A response to one unit's noise leaves ψ_i alone, which is an average over all units. A response to one expert's ψ leaves
-χ_j and ζ_j alone. Those are the two kinds of sources.
+There are two kinds of sources: a source on one unit does not move ψ_i, which is an average over all units, and a source
+on one expert's ψ does not move χ_j and ζ_j.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from mssp.dmft.fields import EXPERTS, UNITS, History, Source
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import Population
 from mssp.dmft.run import Seen, Solving
-from mssp.dmft.sites.experts import Experts
+from mssp.dmft.sites.experts import ExpertState
 from mssp.dmft.sites.features import Features
 from mssp.dmft.sites.readout import Readout
 
 _EXPERT, _UNIT = "expert", "unit"
-_GROUPS = 16  # of units, which answer for their expert: the response to its ψ is that much better known
+_GROUPS = 16  # of units, each with a probe of its own: so many measurements of the response to an expert's ψ
 
 
 class RegimeThree:
@@ -66,8 +67,9 @@ class RegimeThree:
 
     def forward(self, features: Features) -> Seen:
         """What the readout sees: K³ of all rows, M³ of the present."""
-        run, of = self._run, self._run.constants
-        kappa, iota, var, tied = of.experts_per_width, of.expert_width_ratio, of.variance, float(of.tied)
+        run, constants = self._run, self._run.constants
+        kappa, iota = constants.experts_per_width, constants.expert_width_ratio
+        var, tied = constants.variance, float(constants.tied)
         phi1, a1 = features.kernel, features.response
         psi = self._u_psi.drawn(var["router"] * phi1.so_far) + self.g_psi.remembered(
             var["router"] / kappa * a1.past + run.learned("router", phi1.past)
@@ -76,7 +78,7 @@ class RegimeThree:
             tied * var["expert_in"] * a1.past
         )
         h2 = chi + self._g2.remembered(run.learned("expert_in", phi1.past))
-        self.experts = Experts.at(run, psi, h2)
+        self.experts = ExpertState.at(run, psi, h2)
         x = self.experts.outputs()
         x_mean = x.mean(EXPERTS, keeps=_UNIT)
         self._x.append(x)
@@ -92,8 +94,9 @@ class RegimeThree:
 
     def backward(self, readout: Readout) -> Seen:
         """What the features see: K¹ and D of the present."""
-        run, of = self._run, self._run.constants
-        kappa, iota, var, tied = of.experts_per_width, of.expert_width_ratio, of.variance, float(of.tied)
+        run, constants = self._run, self._run.constants
+        kappa, iota = constants.experts_per_width, constants.expert_width_ratio
+        var, tied = constants.variance, float(constants.tied)
         zeta = self._b3.drawn(var["expert_out"] / iota * readout.gradient_so_far) + self._x_mean.remembered(
             tied * var["expert_out"] / iota * readout.response_past
         )
@@ -121,4 +124,4 @@ class RegimeThree:
         )
 
     def drive(self) -> None:
-        """The router's many rows leave nothing that is fixed."""
+        """Nothing: the initial router has many rows, and overlaps with them average out."""

@@ -1,20 +1,20 @@
 """Regime II: width and the number of experts grow together, M = κ N; an expert keeps its N_e units.
 
-An expert is one member of a population, with its own router noise u^ψ and, for each of its units j, u²_j and b³_j:
+An expert is one member of a population. It has its own router noise u^ψ and, for each of its units j, u²_j and b³_j:
 
     ψ(k)   = u^ψ(k)  + Σ_{s<t} [ (σ_Q²/κ) A¹(k,l) + η c_Q Δ_l Φ¹(k,l) ] gψ(l)             u^ψ ~ GP(σ_Q² Φ¹)
     h²_j(k) = u²_j(k) + Σ_{s<t} [ (σ₂²/κ) A¹(k,l) + η c₂ Δ_l Φ¹(k,l) ] g²_j(l)            u²_j ~ GP(σ₂² Φ¹)
     z_j(t) = b³_j(t) + Σ_{s<t} [ (σ₃²/N_e) B³(t,l) + η c₃ Δ_l G³(t,s) ] x_j(l)            b³_j ~ GP((κ σ₃²/N_e) G³)
     r      = Σ_j z_j φ²_j
 
-and what the two layers around the experts see of them:
+The two layers around the experts see of them:
 
     K³ = σ₃² Φ̄²           M³(k,s) = κ σ₃² A³(k,s) + η c₃ N_e Σ_ν Δ_ν(s) Φ̄²(k,l)
     K¹ = (σ_Q² G^ψ + σ₂² N_e Ḡ²)/κ
     D  = σ_Q² B^ψ + σ₂² N_e B² + η Δ_l (c_Q G^ψ + c₂ N_e Ḡ²)
 
-Under muP σ₃² vanishes in the limit: initial experts average out, nothing passes through them, neither forward (K³, A³)
-nor back (b³, B³). Under MSSP it stays.
+Under muP σ₃² vanishes in the limit: initial experts average out, and nothing passes through their initial weights,
+neither forward (K³, A³) nor back (b³, B³). Under MSSP σ₃² stays.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from mssp.dmft.fields import UNITS, History, Source
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import Population
 from mssp.dmft.run import Seen, Solving
-from mssp.dmft.sites.experts import Experts
+from mssp.dmft.sites.experts import ExpertState
 from mssp.dmft.sites.features import Features
 from mssp.dmft.sites.readout import Readout
 
-_KIND = "expert"  # one kind of sources: whatever moves in an expert moves all of it
+_KIND = "expert"  # one kind of sources: what moves a part of an expert moves all of it
 
 
 class RegimeTwo:
@@ -36,10 +36,10 @@ class RegimeTwo:
     def __init__(self, run: Solving) -> None:
         self._run = run
         times, samples, device = run.times, run.samples, run.device
-        units_each = run.constants.expert_width
+        units_per_expert = run.constants.expert_width
         experts = Population("experts", samples.experts, run.seed, device)
-        units = Population("units", samples.experts * units_each, run.seed, device)
-        of_experts, of_units = (samples.experts, 1, 1), (samples.experts, 1, units_each)
+        units = Population("units", samples.experts * units_per_expert, run.seed, device)
+        of_experts, of_units = (samples.experts, 1, 1), (samples.experts, 1, units_per_expert)
         self._u_psi = Source("router", _KIND, experts, of_experts, times.rows)
         self._u2 = Source("u2", _KIND, units, of_units, times.rows)
         self._b3 = Source("b3", _KIND, units, of_units, times.steps + 1)
@@ -52,8 +52,8 @@ class RegimeTwo:
 
     def forward(self, features: Features) -> Seen:
         """What the readout sees: K³ of all rows, M³ of the present."""
-        run, of = self._run, self._run.constants
-        kappa, var, units = of.experts_per_width, of.variance, of.expert_width
+        run, constants = self._run, self._run.constants
+        kappa, var, units = constants.experts_per_width, constants.variance, constants.expert_width
         phi1, a1 = features.kernel, features.response
         psi = self._u_psi.drawn(var["router"] * phi1.so_far) + self.g_psi.remembered(
             var["router"] / kappa * a1.past + run.learned("router", phi1.past)
@@ -61,7 +61,7 @@ class RegimeTwo:
         h2 = self._u2.drawn(var["expert_in"] * phi1.so_far) + self._g2.remembered(
             var["expert_in"] / kappa * a1.past + run.learned("expert_in", phi1.past)
         )
-        self.experts = Experts.at(run, psi, h2)
+        self.experts = ExpertState.at(run, psi, h2)
         x = self.experts.outputs()
         self._x.append(x)
         self.output_kernel.set(self._x.kernel())
@@ -74,8 +74,8 @@ class RegimeTwo:
 
     def backward(self, readout: Readout) -> Seen:
         """What the features see: K¹ and D of the present."""
-        run, of = self._run, self._run.constants
-        kappa, var, units = of.experts_per_width, of.variance, of.expert_width
+        run, constants = self._run, self._run.constants
+        kappa, var, units = constants.experts_per_width, constants.variance, constants.expert_width
         z = self._b3.drawn(kappa * var["expert_out"] / units * readout.gradient_so_far) + self._x.remembered(
             var["expert_out"] / units * readout.response_past + run.learned("expert_out", readout.gradient_past)
         )
@@ -99,4 +99,4 @@ class RegimeTwo:
         )
 
     def drive(self) -> None:
-        """The router's many rows leave nothing that is fixed."""
+        """Nothing: the initial router has many rows, and overlaps with them average out."""
