@@ -47,11 +47,11 @@ def trained(experiment: Experiment, width: int, seeds: Sequence[int], device: to
 
 def _watched(experiment: Experiment, lockstep: Lockstep) -> list[Observables]:
     device, replicas = lockstep.device, len(lockstep.replicas)
-    trained = len(experiment.inputs)
+    count = len(experiment.inputs)
     x = torch.from_numpy(experiment.all_inputs).float().to(device)
     y = torch.from_numpy(experiment.targets).float().to(device)
     groups = len(lockstep.seeds)
-    batch, targets = x[:trained].expand(groups, -1, -1), y.view(1, -1, 1).expand(groups, -1, -1)
+    batch, targets = x[:count].expand(groups, -1, -1), y.view(1, -1, 1).expand(groups, -1, -1)
     states = []
     for step in range(experiment.steps + 1):
         states.append(_state(experiment, lockstep, x))
@@ -59,7 +59,7 @@ def _watched(experiment: Experiment, lockstep: Lockstep) -> list[Observables]:
             lockstep.step(batch, targets)
     fields = {name: torch.stack([state[name] for state in states], 1) for name in states[0]}  # [R, steps + 1, ...]
     f = fields["f"]
-    loss = 0.5 * (f[:, :, :trained] - y).square().mean(-1)
+    loss = 0.5 * (f[:, :, :count] - y).square().mean(-1)
     kernels = {
         "phi1": _gram(fields["features"].flatten(1, 2)),
         "phi3": _gram(fields["aggregate"].flatten(1, 2)),
