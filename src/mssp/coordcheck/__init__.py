@@ -1,4 +1,4 @@
-"""The refined coordinate check: run, fit exponents, judge them, and say what is wrong.
+"""The refined coordinate check: it trains models, fits exponents, judges them, and says what is wrong.
 
 It imports planning, apply, data, measure, theory, replicas and ladders.
 """

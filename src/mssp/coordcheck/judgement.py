@@ -1,12 +1,12 @@
-"""Measured against predicted: is every quantity as the theory says, and is it worth scaling?
+"""Measured exponents against predicted ones: is every quantity as the theory says, and is the model worth scaling?
 
-Two questions, two answers. ``verdict``: does the model behave as the theory says this scheme should, that is, is it
+These are two questions. ``verdict``: does the model behave as the theory says this scheme should, that is, is it
 implemented right? ``stable``: do the desiderata of maximal scale stability hold, that is, is it worth scaling? muP in
 Regime II, implemented right, passes and is not stable.
 
-A quantity is judged by its exponent averaged over the steps for which one exponent is predicted. It is off if it
-misses by more than 0.15 and its confidence interval, and if the bend of finite sizes (``series.py``) does not explain
-it.
+A quantity is judged by its exponent, averaged over the steps for which one exponent is predicted. It is off if it
+misses the prediction by more than 0.15 and its confidence interval, and if the bend of finite sizes (``series.py``)
+does not explain the miss.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,20 +39,20 @@ from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent, slack, stable_exponent
 
 TOLERANCE = 0.15
-# Experts' outputs may be of any order up to √M in Regime II, where they are no variable of the dynamics (the paper's
+# In Regime II experts' outputs may have any order up to √M, because they are no variable of the dynamics (the paper's
 # App. "Justification of MSSP in Regime II"): under muP they are of order 1.
 _FREE_IN_II = (PROPAGATING("expert_out"), ACTIVATION("expert_out"))
-# What finite sizes can bend a slope by: over widths of 64 to 512 we measure up to this.
+# Finite sizes bend a slope by at most this: it is the most we measure over widths of 64 to 512.
 _LARGEST_BEND = 0.25
 # A bend is known less well than a slope; its own interval counts up to this.
 _KNOWN_BEND = 0.15
 # Exponents are multiples of a half: an interval wider than this cannot tell two of them apart.
 WIDEST = 0.35
-# Of a weight, what an update must be at least not to be lost in its rounding (float32 has seven digits).
+# A smaller update, relative to its weight, is lost in the weight's rounding (float32 has seven digits).
 _VISIBLE = 3e-7
-# A product may round differently from one call to the next: of a term that is to come, so much may be there before.
+# A product may round differently from one call to the next: this share of a term's largest size counts as zero.
 _ROUNDING = 1e-4
-_LAST = 3  # stability is a question about the last third of the steps
+_LAST = 3  # stability is judged over the last third of the steps
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Judged:
         exponents: after 0, 1, ... updates; None where the quantity is exactly zero or not finite.
         values: by size, the geometric mean over seeds after 0, 1, ... updates.
         predicted: after 0, 1, ... updates; None where nothing is predicted.
-        judged: the exponent that the verdict is about, and ``expected`` what it should be.
+        judged: the exponent to which the verdict belongs, and ``expected`` what it should be.
         verdict: ``ok``, ``off``, ``zero`` or ``unpredicted``.
     """
 
@@ -78,14 +79,19 @@ class Judged:
 
     @property
     def excess(self) -> float:
-        """How far the exponent is from the expected one; infinite where it should be zero, or is not there."""
-        if self.judged is None or self.expected is None or self.expected.power is None:
+        """How far the exponent is from the expected one; infinite for a quantity without exponents to compare."""
+        if self.judged is None or self.expected_power is None:
             return math.inf
-        return abs(self.judged.value - float(self.expected.power))
+        return abs(self.judged.value - self.expected_power)
+
+    @property
+    def expected_power(self) -> float | None:
+        power = None if self.expected is None else self.expected.power
+        return None if power is None else float(power)
 
 
 def judged_quantities(series: Series, theory: Theory) -> dict[str, Judged]:
-    """Every quantity of a series, by name; what was told rather than measured is judged like the rest."""
+    """Every quantity of a series by name, but for the loss."""
     return {name: _judged(name, series, theory) for name in series.quantities if name.kind is not LOSS}
 
 
@@ -110,14 +116,18 @@ def _judged(name: Quantity, series: Series, theory: Theory) -> Judged:
         return bare
     if not np.isfinite(values).all():
         return replace(bare, verdict="off", reason="is not finite", stable=False)
-    wrongly = _wrongly_zero(series, values, predicted)
-    if wrongly is not None:
-        return replace(bare, verdict="off", reason=wrongly)
-    misses = [_miss(each, sizes, values[:, chosen]) for each, chosen in by_prediction.items() if each.exponent.is_power]
+    reason = _wrongly_zero(series, values, predicted)
+    if reason is not None:
+        return replace(bare, verdict="off", reason=reason)
+    misses = [
+        _miss(prediction, sizes, values[:, its_steps])
+        for prediction, its_steps in by_prediction.items()
+        if prediction.exponent.is_power
+    ]
     if not misses:
         return bare
     worst = max(misses, key=lambda miss: miss.beyond)
-    return replace(bare, judged=worst.found, expected=worst.expected, verdict="off" if worst.beyond > 0 else "ok")
+    return replace(bare, judged=worst.measured, expected=worst.expected, verdict="off" if worst.beyond > 0 else "ok")
 
 
 def _judged_tie(bare: Judged, apart: npt.NDArray[np.bool_], theory: Theory) -> Judged:
@@ -130,7 +140,7 @@ def _judged_tie(bare: Judged, apart: npt.NDArray[np.bool_], theory: Theory) -> J
 
 
 def _rounded_away(name: Quantity, series: Series, by_prediction: Mapping[Prediction, Sequence[int]]) -> bool:
-    """Whether updates were too small beside their weights to be seen: then a learning rate cannot be told."""
+    """Whether weights rounded updates away, so that no learning rate can be read off them."""
     if name.kind is not RATE or not series.values[WEIGHTS(name.of)].any():
         return False
     step = max(step for steps in by_prediction.values() for step in steps)
@@ -138,16 +148,15 @@ def _rounded_away(name: Quantity, series: Series, by_prediction: Mapping[Predict
     return bool((update < _VISIBLE * weights).any())
 
 
-@dataclass(frozen=True)
-class _Miss:
-    found: Estimate
+class _Miss(NamedTuple):
+    measured: Estimate
     expected: Exponent
     beyond: float  # by how much the miss exceeds what is allowed; negative if it does not
 
 
 def _miss(prediction: Prediction, sizes: Sequence[int], values: Numbers) -> _Miss:
     plain, bent = estimate(sizes, values), bent_estimate(sizes, values)
-    interval = plain.ci if plain.ci >= 0 else WIDEST  # of two sizes and one seed nothing is known
+    interval = plain.ci if plain.ci >= 0 else WIDEST  # two sizes and one seed give no interval
     beyond = _distance(plain.value, prediction.exponent) - interval
     if bent is not None:
         bend = min(max(bent.value - plain.value, -_LARGEST_BEND), _LARGEST_BEND)
@@ -163,14 +172,15 @@ def _distance(exponent: float, expected: Exponent) -> float:
 
 
 def _steps_by_prediction(predicted: Sequence[Prediction | None]) -> dict[Prediction, list[int]]:
-    found: dict[Prediction, list[int]] = {}
+    steps: dict[Prediction, list[int]] = {}
     for step, prediction in enumerate(predicted):
         if prediction is not None and prediction.binding:
-            found.setdefault(prediction, []).append(step)
-    return found
+            steps.setdefault(prediction, []).append(step)
+    return steps
 
 
 def _wrongly_zero(series: Series, values: Numbers, predicted: Sequence[Prediction | None]) -> str | None:
+    """What is wrong with a term that is zero and should not be, or should be and is not; None if nothing is."""
     for step, prediction in enumerate(predicted):
         if prediction is None or not prediction.binding:
             continue
@@ -185,9 +195,9 @@ def _wrongly_zero(series: Series, values: Numbers, predicted: Sequence[Predictio
 
 
 def _is_stable(name: Quantity, series: Series, theory: Theory) -> bool:
-    """Whether the exponent of the last steps is that which maximal scale stability asks for."""
-    wanted = _wanted(name, theory)
-    if wanted is None:
+    """Whether the exponent of the last steps is the one that maximal scale stability demands."""
+    desired = _desired(name, theory)
+    if desired is None:
         return True
     last = series.values[name][:, -max((series.steps + 1) // _LAST, 1) :]
     if not np.isfinite(last).all():
@@ -195,17 +205,17 @@ def _is_stable(name: Quantity, series: Series, theory: Theory) -> bool:
     if not last.any():
         last_prediction = theory.prediction(name, series.steps)
         return last_prediction is not None and not last_prediction.exponent.is_power  # still to come
-    return bool(last.all()) and _miss(Prediction(wanted, "paper"), series.sizes, last).beyond <= 0
+    return bool(last.all()) and _miss(Prediction(desired, "paper"), series.sizes, last).beyond <= 0
 
 
-def _wanted(name: Quantity, theory: Theory) -> Exponent | None:
-    """What the desiderata ask of a quantity; None where they ask nothing, or for a term that vanishes."""
+def _desired(name: Quantity, theory: Theory) -> Exponent | None:
+    """The exponent that the desiderata demand of a quantity; None where they demand none, or a term that vanishes."""
     regime = theory.plan.setting.regime
     if regime is None:
         return None
     if name.kind is FAITHFULNESS:
         below = slack(GRADIENT(name.of))
-        return theory.raised(name, Exponent(below, below))  # eps is above a gradient that is below its order
+        return theory.raised(name, Exponent(below, below))  # the ratio is larger where a gradient is below its order
     power = stable_exponent(name, regime, depth=theory.depth)
     if power is None:
         return None
@@ -214,8 +224,8 @@ def _wanted(name: Quantity, theory: Theory) -> Exponent | None:
 
 
 def _exponent(sizes: Sequence[int], values: Numbers) -> Estimate | None:
-    found = estimate(sizes, values)
-    return None if math.isnan(found.value) else found
+    exponent = estimate(sizes, values)
+    return None if math.isnan(exponent.value) else exponent
 
 
 def _geometric(values: Numbers) -> float:

@@ -1,8 +1,8 @@
-"""A second oracle: the paper's minimal linear MoE (App. "Preliminaries"), simulated for any setting.
+"""Exponents by simulation, for settings whose first steps the paper leaves open: its minimal linear MoE.
 
-One input, one output, sigmoid gates, no activation, all multipliers one: cheap, and enough to see every exponent at the
-first steps, where the theory speaks. It is the same model that users run (``nn/mlp.py``), with the identity as its
-activation, trained by the same plans.
+The model (App. "Preliminaries") has one input, one output, sigmoid gates, no activation, and all multipliers one. It is
+cheap, and shows every exponent of the first steps. It is the model that users run (``nn/mlp.py``) with the identity as
+its activation, trained by the same plans.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS = 2
 _INPUTS = 8
 _LR = 0.1
 _SEEDS = 24
-# Cheap, and wide enough to tell half powers apart.
+# These are cheap, and wide enough to tell half powers apart.
 _WIDTHS = {I: (64, 128, 256), II: (64, 128, 256, 512), III: (64, 128, 192)}
 
 
@@ -46,31 +46,30 @@ def for_open_questions(plan: Plan) -> dict[str, list[Estimate | None]] | None:
 def simulated(setting: Setting, widths: Sequence[int], *, seeds: int = _SEEDS) -> dict[str, list[Estimate | None]]:
     """Exponents by name after 0, 1 and 2 updates; None for a term that is exactly zero.
 
-    >>> found = simulated(Setting.of("mup", "II", "sgd"), (64, 128, 256))
-    >>> abs(found["aggregate/init"][0].value + 0.5) < 0.1, found["effective/router"][1]
+    >>> exponents = simulated(Setting.of("mup", "II", "sgd"), (64, 128, 256))
+    >>> abs(exponents["aggregate/init"][0].value + 0.5) < 0.1, exponents["effective/router"][1]
     (True, None)
     """
     by_width = [_measured(setting, width, seeds) for width in widths]
-    names = set.intersection(*(set(each) for each in by_width)) - {LOSS()}
+    names = set.intersection(*map(set, by_width)) - {LOSS()}
     logs = [float(np.log(width)) for width in widths]
-    found: dict[str, list[Estimate | None]] = {}
+    exponents: dict[str, list[Estimate | None]] = {}
     for name in sorted(names):
-        values = np.stack([each[name] for each in by_width])  # [widths, STEPS + 1, seeds]
-        found[name] = [_exponent(logs, values[:, step]) for step in range(STEPS + 1)]
-    return found
+        values = np.stack([measured[name] for measured in by_width])  # [widths, STEPS + 1, seeds]
+        exponents[name] = [_exponent(logs, values[:, step]) for step in range(STEPS + 1)]
+    return exponents
 
 
 def _exponent(logs: Sequence[float], values: np.ndarray) -> Estimate | None:
     if not values.any():
         return None
-    whole = [seed for seed in range(values.shape[1]) if np.isfinite(values[:, seed]).all() and values[:, seed].all()]
-    return mean_of([slope_of(logs, np.log(values[:, seed]).tolist()) for seed in whole])
+    seeds = [by_width for by_width in values.T if np.isfinite(by_width).all() and by_width.all()]
+    return mean_of([slope_of(logs, np.log(by_width).tolist()) for by_width in seeds])
 
 
 def _measured(setting: Setting, width: int, seeds: int) -> dict[str, np.ndarray]:
     assert setting.regime is not None
-    shape = family(setting.regime, width, _INPUTS)
-    config = config_of(shape, 1, soft=True, activation="identity", loss="mse")
+    config = config_of(family(setting.regime, width, _INPUTS), 1, soft=True, activation="identity", loss="mse")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanWarning)
         planned = plan(config.shape, **setting.words(), lr=_LR)

@@ -1,4 +1,4 @@
-"""The check on anyone's model: built at several shapes, trained a few steps, measured through hooks."""
+"""The check on any model: it is built at several shapes, trained a few steps, and measured through hooks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check(
     optimizer: Callable[[nn.Module, Plan], torch.optim.Optimizer] | None = None,
     device: str | torch.device = "cpu",
 ) -> Check:
-    """Does a model behave, as it grows, as the theory says it should? Measured after each of a few updates.
+    """Check whether a model behaves as the theory says it should as it grows, after each of a few updates.
 
     >>> from mssp import Shape, plan
     >>> from mssp.nn import GPT, GPTConfig
@@ -57,15 +57,15 @@ def check(
     Args:
         build: a model of the given shape; its initial values do not matter.
         shapes: at least two, that grow as the plan's regime says; four over a factor of eight make clear exponents.
-        batches: what ``loss`` takes, one for each update; the first is also what is measured on.
-        plan: of one of the shapes, or of a base: it is extended to each of them.
+        batches: arguments of ``loss``, one for each update; sizes are measured on the first.
+        plan: for one of the shapes, or for a base: it is extended to each of them.
         seeds: models of each shape, that differ by their initial weights.
         loss: from a model and a batch to its mean loss. By default a batch is (inputs, targets), and the loss is the
-            cross-entropy of the model's outputs (or their ``.logits``); of a mapping, it is what the model returns.
+            cross-entropy of the model's outputs (or their ``.logits``); for a mapping, the model returns the loss.
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
-        initialize: from model, plan and seed; :func:`mssp.initialize` by default.
-        optimizer: from model and plan; the plan's groups and optimizer by default.
-        device: where models are put; batches are yours to put there.
+        initialize: takes model, plan and seed; :func:`mssp.initialize` by default.
+        optimizer: takes model and plan; the plan's groups and optimizer by default.
+        device: the device of the models; batches must be on it already.
     """
     seeds, batches = positive_int("seeds", seeds), list(batches)
     sizes = _sizes(shapes, plan)
@@ -73,7 +73,7 @@ def check(
         raise ValueError("no batches to train on: one update is taken for each")
     plans = {size: plan.extend(shape) for size, shape in sizes.items()}
     measured: dict[int, Mapping[str, Numbers]] = {}
-    sides: dict[int, dict[str, set[tuple[float, float]]]] = {}
+    factors: dict[int, dict[str, set[tuple[float, float]]]] = {}
     for size, shape in sizes.items():
         runs = []
         for seed in range(seeds):
@@ -88,22 +88,24 @@ def check(
             stepper = optimizer_for(model, plans[size], claims) if optimizer is None else optimizer(model, plans[size])
             runs.append(_measured(model, stepper, batches, loss or cross_entropy, claims))
         measured[size] = {name: np.stack([run[name] for run in runs], axis=-1) for name in runs[0]}
-        sides[size] = _beside_the_role(plans[size], model, claims)
-    own = {role for role in sides[min(sides)] if any(each[role] != sides[min(sides)][role] for each in sides.values())}
+        factors[size] = _beside_the_role(plans[size], model, claims)
+    smallest = min(sizes)
+    first = factors[smallest]
+    own_sides = {role for role in first if any(by_role[role] != first[role] for by_role in factors.values())}
     series = Series.of(measured, plan.setting.optimizer)
-    at_start = series.values.get(GRADIENT("embedding"))
-    bypassed = plans[min(plans)].roles["readout"].zero and at_start is not None and bool(at_start[:, 0].any())
-    shares = any(layer.sums_to_one for layer in moe_layers(model))
-    return Check.of(series, Theory(plans, own_sides=own, bypassed=bypassed, equal_shares=shares))
+    gradient = series.values.get(GRADIENT("embedding"))
+    bypassed = plans[smallest].roles["readout"].zero and gradient is not None and bool(gradient[:, 0].any())
+    equal_shares = any(layer.sums_to_one for layer in moe_layers(model))
+    return Check.of(series, Theory(plans, own_sides=own_sides, bypassed=bypassed, equal_shares=equal_shares))
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
-    """The mean over all tokens of a batch (inputs, targets); of a mapping, the loss that the model itself returns."""
+    """The mean over all tokens of a batch (inputs, targets); for a mapping, the loss that the model itself returns."""
     if isinstance(batch, Mapping):
-        own = own_loss(model, batch)
-        if own is None:
+        loss = own_loss(model, batch)
+        if loss is None:
             raise ValueError("the model returns no loss for a batch that is a mapping: put labels in it, or pass loss")
-        return own
+        return loss
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise ValueError(f"a batch is (inputs, targets), got {type(batch).__name__}: for others, pass loss")
     inputs, targets = batch
@@ -118,55 +120,55 @@ def _measured(
     """Every size by name, [steps + 1]."""
     described = described_parameters(model, claims)
     probe = ModuleProbe(model, batches[0], loss, claims)
-    told = _told(model, stepper, described)
-    rows, losses = [probe()], []
-    passed = {info.name: torch.zeros((), dtype=torch.float64) for info, _ in described}
-    rows[0] |= _gradients(passed, described)
+    constants = _constants(model, stepper, described)
+    gradient_sums = {info.name: torch.zeros((), dtype=torch.float64) for info, _ in described}
+    rows, losses = [probe() | _by_role(gradient_sums, described)], []
     for batch in batches:
         stepper.zero_grad()
         value = loss(model, batch)
         value.backward()
         for info, parameter in described:
             if parameter.grad is not None:
-                passed[info.name] = passed[info.name] + rms(parameter.grad.detach().unsqueeze(0))[0].cpu()
+                size = rms(parameter.grad.detach().unsqueeze(0))[0].cpu()
+                gradient_sums[info.name] = gradient_sums[info.name] + size
         stepper.step()
         losses.append(value.item())
-        rows.append(probe() | _gradients(passed, described))
+        rows.append(probe() | _by_role(gradient_sums, described))
     names = [name for name in rows[-1] if all(name in row for row in rows)]
-    found = {name: np.array([float(row[name]) for row in rows]) for name in names}
-    return (
-        found
-        | {LOSS(): np.array([*losses, np.nan])}
-        | {name: np.full(len(rows), value) for name, value in told.items()}
-    )
+    measured = {name: np.array([float(row[name]) for row in rows]) for name in names}
+    measured[LOSS()] = np.array([*losses, np.nan])
+    return measured | {name: np.full(len(rows), value) for name, value in constants.items()}
 
 
-def _gradients(passed: Mapping[str, Tensor], described: Described) -> dict[str, Tensor]:
+def _by_role(gradient_sums: Mapping[str, Tensor], described: Described) -> dict[str, Tensor]:
     entries = Entries()
     for info, parameter in described:
-        entries.add_size(GRADIENT_SUM(info.role), passed[info.name], parameter.numel())
+        entries.add_size(GRADIENT_SUM(info.role), gradient_sums[info.name], parameter.numel())
     return entries.sizes()
 
 
 def _beside_the_role(plan: Plan, model: nn.Module, claims: Claims | None) -> dict[str, set[tuple[float, float]]]:
-    """By role, factors on the role's own initial scale and learning rate, of parameters with sides of their own."""
+    """By role, the initial scales and learning rates of its parameters relative to the role's own.
+
+    They differ from 1 for parameters with sides of their own.
+    """
     infos = [info for info, _ in described_parameters(model, claims)]
-    found: dict[str, set[tuple[float, float]]] = {}
+    factors: dict[str, set[tuple[float, float]]] = {}
     for info, values in zip(infos, plan.resolve(infos).values(), strict=True):
-        own = plan.roles[info.role]
-        ratio = values.init_std / own.init_std if own.init_std else 1.0
-        found.setdefault(info.role, set()).add((round(ratio, 6), round(values.lr / own.lr, 6)))
-    return found
+        of_role = plan.roles[info.role]
+        ratio = values.init_std / of_role.init_std if of_role.init_std else 1.0
+        factors.setdefault(info.role, set()).add((round(ratio, 6), round(values.lr / of_role.lr, 6)))
+    return factors
 
 
-def _told(model: nn.Module, stepper: torch.optim.Optimizer, described: Described) -> dict[str, float]:
-    """What the optimizer and the forward pass were told: eps by role, and the factor of MoE layers."""
-    held = {id(parameter): group for group in stepper.param_groups for parameter in group["params"]}
+def _constants(model: nn.Module, stepper: torch.optim.Optimizer, described: Described) -> dict[str, float]:
+    """The numbers that the optimizer and the forward pass were given: eps by role, and the factor of MoE layers."""
+    groups = {id(parameter): group for group in stepper.param_groups for parameter in group["params"]}
     pool = Pool()
     for info, parameter in described:
-        group = held.get(id(parameter), {})
-        if "eps" in group and group["eps"] is not None and "betas" in group:
-            # Scaling gradients up is, to Adam, scaling eps down.
+        group = groups.get(id(parameter), {})
+        if group.get("eps") is not None and "betas" in group:
+            # To Adam, larger gradients are the same as a smaller eps.
             pool.add(EPS(info.role), torch.tensor([group["eps"] / group.get("grad_scale", 1.0)]))
     for layer in moe_layers(model):
         if not layer.sums_to_one:  # such gates take no factor
@@ -175,21 +177,20 @@ def _told(model: nn.Module, stepper: torch.optim.Optimizer, described: Described
 
 
 def _sizes(shapes: Sequence[Shape], plan: Plan) -> dict[int, Shape]:
-    """By what grows: the width, or the depth where only that does."""
+    """By the size that grows: the width, or the depth where the width stays."""
     if len(shapes) < _LEAST_SIZES:
         raise ValueError(f"an exponent needs at least two shapes, got {len(shapes)}")
     for shape in shapes:
         if not isinstance(shape, Shape):
             raise ValueError(f"shapes are of mssp.Shape, got {shape!r}")
     grows = "width" if len({shape.width for shape in shapes}) > 1 else "depth"
-    found = dict(sorted({getattr(shape, grows): shape for shape in shapes}.items()))
-    if len(found) < len(shapes):
+    by_size = dict(sorted({getattr(shape, grows): shape for shape in shapes}.items()))
+    if len(by_size) < len(shapes):
         raise ValueError(
-            f"exponents are over the width, or the depth: the {len(shapes)} shapes have {len(found)} of them"
+            f"exponents are over the width, or the depth: the {len(shapes)} shapes have {len(by_size)} of them"
         )
-    smallest, largest = found[min(found)], found[max(found)]
     if grows == "width" and plan.setting.regime is not None:
-        regime = infer(smallest, largest)
+        regime = infer(by_size[min(by_size)], by_size[max(by_size)])
         if regime is not plan.setting.regime:
             raise ValueError(f"the plan is for Regime {plan.regime}, and the shapes grow as Regime {regime} does")
-    return found
+    return by_size

@@ -17,9 +17,9 @@ from mssp._tables import align, number
 from mssp.coordcheck.result import Check
 from mssp.measure.quantities import EPS, GRADIENT
 
-# The smallest number with all its digits, and the smallest at all.
+# A format ends at the smallest number that has all its digits.
 _FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_FAR = 1e12  # a width nobody will see
+_FAR = 1e12  # a size that no model will have
 
 
 @dataclass(frozen=True)
@@ -41,39 +41,26 @@ def ranges(check: Check) -> list[Range]:
     """For every role whose gradient was measured, the fastest falling first."""
     largest = max(check.sizes)
     found = []
-    for each in check.quantities.values():
-        role, exponent = each.name.of, each.exponents[-1]
-        value = each.values[largest][-1]
-        if each.name.kind is not GRADIENT or exponent is None or not value > 0:
+    for quantity in check.quantities.values():
+        role, rms, measured = quantity.name.of, quantity.values[largest][-1], quantity.exponents[-1]
+        if quantity.name.kind is not GRADIENT or measured is None or not rms > 0:
             continue
-        # The theory's exponent where there is one: a few small sizes are no base to extrapolate a slope from.
-        power = each.expected.power if each.expected is not None else None
-        falls = exponent.value if power is None else float(power)
+        # The theory's exponent where there is one: the slope over a few small sizes does not extrapolate well.
+        exponent = measured.value if quantity.expected_power is None else quantity.expected_power
+        leaves = {name: _leaves(rms, exponent, largest, torch.finfo(dtype).tiny) for name, dtype in _FORMATS.items()}
+        squares = _leaves(rms, exponent, largest, math.sqrt(torch.finfo(torch.float32).tiny))
         eps = check.quantities.get(EPS(role))
-        found.append(
-            Range(
-                role,
-                value,
-                falls,
-                {format: _leaves(value, falls, largest, torch.finfo(dtype).tiny) for format, dtype in _FORMATS.items()},
-                _leaves(value, falls, largest, math.sqrt(torch.finfo(torch.float32).tiny)),
-                None if eps is None else eps.values[largest][-1],
-            )
-        )
+        found.append(Range(role, rms, exponent, leaves, squares, None if eps is None else eps.values[largest][-1]))
     return sorted(found, key=lambda each: each.exponent)
 
 
 def as_json(check: Check) -> dict[str, Any]:
     """By role; a size that is never reached is null."""
-    return {
-        each.role: {
-            "rms": each.rms,
-            "exponent": each.exponent,
-            "leaves": {name: finite(size) for name, size in {**each.leaves, "fp32 squares": each.squares}.items()},
-            "eps": each.eps,
-        }
-        for each in ranges(check)
-    }
+    document = {}
+    for each in ranges(check):
+        leaves = {name: finite(size) for name, size in {**each.leaves, "fp32 squares": each.squares}.items()}
+        document[each.role] = {"rms": each.rms, "exponent": each.exponent, "leaves": leaves, "eps": each.eps}
+    return document
 
 
 def lines(check: Check) -> list[str]:
@@ -83,7 +70,7 @@ def lines(check: Check) -> list[str]:
         "gradient of", f"RMS at {symbol} = {largest}", "falls as", "below fp16 at", "below bf16 at",
         "squares below fp32 at", "eps / RMS",
     ]  # fmt: skip
-    found = ranges(check)
+    by_role = ranges(check)
     rows = [
         [
             each.role,
@@ -94,39 +81,33 @@ def lines(check: Check) -> list[str]:
             _size(symbol, each.squares),
             "" if each.eps is None else number(each.eps / each.rms),
         ]
-        for each in found
+        for each in by_role
     ]
-    return ["", "numerics", *align([header, *rows]), "", *_advice(check, found)]
+    return ["", "numerics", *align([header, *rows]), "", *_advice(check, symbol, [each.exponent for each in by_role])]
 
 
-def _advice(check: Check, found: Sequence[Range]) -> list[str]:
-    fastest = min((each.exponent for each in found), default=0.0)
-    slowest = max((each.exponent for each in found), default=0.0)
-    gap = slowest - fastest
+def _advice(check: Check, symbol: str, exponents: Sequence[float]) -> list[str]:
+    gap = max(exponents, default=0.0) - min(exponents, default=0.0)
     if gap < 1:
         return ["gradients of all layers keep within one power of the size: one loss scale serves them"]
-    symbol = "N" if check.axis == "width" else "L"
-    advice = [
+    advice = (
+        "for SGD: the learning rates carry the same powers; keep gradients and the update in float32"
+        if check.setting.optimizer.eps is None
+        else "for Adam: plan with grad_scale=True (mssp.scale_gradients) so that every layer's gradient is of order 1 "
+        "and one eps serves all; or keep the plan's eps per layer, with moments in float32"
+    )
+    return [
         f"gradients of layers drift apart as {symbol}^{gap:.2g}: in fp16 no single loss scale keeps both ends; "
         "use bf16 or float32 gradients, or scale them layer by layer",
+        advice,
     ]
-    if check.setting.optimizer.eps is not None:
-        advice.append(
-            "for Adam: plan with grad_scale=True (mssp.scale_gradients) so that every layer's gradient is of order 1 "
-            "and one eps serves all; or keep the plan's eps per layer, with moments in float32"
-        )
-    else:
-        advice.append("for SGD: the learning rates carry the same powers; keep gradients and the update in float32")
-    return advice
 
 
-def _leaves(value: float, exponent: float, size: float, limit: float) -> float:
-    """The size at which a gradient falls below the limit; infinite if it never does, 0 if it has."""
-    if value <= limit:
+def _leaves(rms: float, exponent: float, size: float, limit: float) -> float:
+    """The size at which a gradient falls below the limit: infinite if it never does, 0 if it is below already."""
+    if rms <= limit:
         return 0.0
-    if exponent >= 0:
-        return math.inf
-    return float(size * (limit / value) ** (1 / exponent))
+    return math.inf if exponent >= 0 else float(size * (limit / rms) ** (1 / exponent))
 
 
 def _size(symbol: str, size: float) -> str:

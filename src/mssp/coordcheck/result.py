@@ -21,10 +21,10 @@ from mssp.theory.propagation import Exponent
 
 @dataclass(frozen=True)
 class Check:
-    """What a check found.
+    """The outcome of a check.
 
     Args:
-        axis: what grows: ``width`` or ``depth``.
+        axis: the dimension that grows: ``width`` or ``depth``.
         loss: by size, the mean training loss over seeds before each update.
     """
 
@@ -39,31 +39,27 @@ class Check:
 
     @classmethod
     def of(cls, series: Series, theory: Theory) -> Check:
-        symbol = "L" if theory.depth else "N"
+        axis, symbol = ("depth", "L") if theory.depth else ("width", "N")
         quantities = judged_quantities(series, theory)
-        lost = series.diverged()
-        axis = "depth" if theory.depth else "width"
-        found = causes(quantities, symbol) if lost is None else [divergence(*lost, axis)]
-        plan = theory.plan
-        losses = series.values.get(LOSS())
+        diverged = series.diverged()
+        accused = causes(quantities, symbol) if diverged is None else [divergence(*diverged, axis)]
+        losses = zip(series.sizes, series.values.get(LOSS(), ()), strict=False)
         return cls(
-            replace(plan.setting, as_printed=False),
+            replace(theory.plan.setting, as_printed=False),
             axis,
             series.sizes,
             series.steps,
             series.seeds,
-            with_reasons(quantities, found, symbol),
-            tuple(found),
-            {}
-            if losses is None
-            else {size: tuple(losses[index].mean(-1)[:-1].tolist()) for index, size in enumerate(series.sizes)},
+            with_reasons(quantities, accused, symbol),
+            tuple(accused),
+            {size: tuple(by_step.mean(-1)[:-1].tolist()) for size, by_step in losses},
         )
 
     @property
     def off(self) -> list[Judged]:
-        """What is off, the worst first."""
-        found = [each for each in self.quantities.values() if each.verdict == "off"]
-        return sorted(found, key=lambda each: -each.excess)
+        """The quantities that are off, the worst first."""
+        off = [quantity for quantity in self.quantities.values() if quantity.verdict == "off"]
+        return sorted(off, key=lambda quantity: -quantity.excess)
 
     @property
     def passed(self) -> bool:
@@ -74,10 +70,10 @@ class Check:
 
     @property
     def stable(self) -> bool:
-        return all(each.stable for each in self.quantities.values())
+        return all(quantity.stable for quantity in self.quantities.values())
 
     def json(self) -> dict[str, Any]:
-        """As ``check.schema.json`` describes it."""
+        """The document that ``check.schema.json`` describes."""
         words = self.setting.words()
         return {
             **{name: words[name] for name in ("scheme", "optimizer", "regime", "readout")},
@@ -85,57 +81,51 @@ class Check:
             f"{self.axis}s": list(self.sizes),
             "steps": self.steps,
             "seeds": self.seeds,
-            "quantities": {name: _quantity_json(each) for name, each in self.quantities.items()},
+            "quantities": {name: _quantity_json(quantity) for name, quantity in self.quantities.items()},
             "causes": [vars(cause) for cause in self.causes],
-            "loss": {str(size): [finite(x) for x in losses] for size, losses in self.loss.items()},
+            "loss": {str(size): _finite(losses) for size, losses in self.loss.items()},
             "verdict": "pass" if self.passed else "fail",
             "stable": self.stable,
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Check:
-        """The check that :meth:`json` wrote, as far as tables and figures go; ValueError where it is none."""
+    def from_json(cls, document: Mapping[str, Any]) -> Check:
+        """The check that :meth:`json` wrote, as far as tables and figures need it; ValueError for other documents."""
         try:
-            axis = str(found["axis"])
-            words = {name: found[name] for name in ("scheme", "optimizer", "regime", "readout")}
-            unknown = _unknown(words | {"axis": axis})
-            if unknown:
-                raise ValueError(unknown)
-            read = cls(
+            axis = str(document["axis"])
+            words = {name: document[name] for name in ("scheme", "optimizer", "regime", "readout")}
+            _check_words(words | {"axis": axis})
+            check = cls(
                 setting=Setting.of(**words),
                 axis=axis,
-                steps=found["steps"],
-                seeds=found["seeds"],
-                sizes=tuple(found[f"{axis}s"]),
-                quantities={name: _quantity(name, each) for name, each in found["quantities"].items()},
-                causes=tuple(Cause(**cause) for cause in found["causes"]),
-                loss={int(size): _numbers(losses) for size, losses in found["loss"].items()},
+                steps=document["steps"],
+                seeds=document["seeds"],
+                sizes=tuple(document[f"{axis}s"]),
+                quantities={name: _quantity(name, entry) for name, entry in document["quantities"].items()},
+                causes=tuple(Cause(**cause) for cause in document["causes"]),
+                loss={int(size): _numbers(losses) for size, losses in document["loss"].items()},
             )
+            check._check_numbers()
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no result of mssp check --json: {type(error).__name__}, {error}") from None
         except ValueError as error:
             raise ValueError(f"it is no result of mssp check --json: {error}") from None
-        wrong = read._contradiction()
-        if wrong:
-            raise ValueError(f"it is no result of mssp check --json: {wrong}")
-        return read
+        return check
 
-    def _contradiction(self) -> str:
-        """What is wrong with numbers that a file gives; empty where nothing is."""
+    def _check_numbers(self) -> None:
+        """Refuse numbers of a file that contradict one another."""
         numbers = (*self.sizes, self.steps, self.seeds)
         if not self.sizes or not all(type(number) is int and number > 0 for number in numbers):
-            return (
-                f"sizes, steps and seeds are positive whole numbers, got {list(self.sizes)}, {self.steps}, {self.seeds}"
-            )
-        for each in self.quantities.values():
-            lengths = {len(each.exponents), len(each.predicted), *map(len, each.values.values())}
-            if set(each.values) != set(self.sizes) or lengths != {self.steps + 1}:
-                return f"{each.name} has not {self.steps + 1} values at each of {list(self.sizes)}"
-        return ""
+            got = f"{list(self.sizes)}, {self.steps}, {self.seeds}"
+            raise ValueError(f"sizes, steps and seeds are positive whole numbers, got {got}")
+        for quantity in self.quantities.values():
+            lengths = {len(quantity.exponents), len(quantity.predicted), *map(len, quantity.values.values())}
+            if set(quantity.values) != set(self.sizes) or lengths != {self.steps + 1}:
+                raise ValueError(f"{quantity.name} has not {self.steps + 1} values at each of {list(self.sizes)}")
 
 
-def _unknown(words: Mapping[str, Any]) -> str:
-    """The first word of a file that means nothing; empty where all do."""
+def _check_words(words: Mapping[str, Any]) -> None:
+    """Refuse words of a file that mean nothing."""
     for name, known in (
         ("scheme", SCHEMES),
         ("optimizer", OPTIMIZERS),
@@ -144,63 +134,62 @@ def _unknown(words: Mapping[str, Any]) -> str:
         ("readout", READOUTS),
     ):
         if words[name] not in (*map(str, known), *({None} & set(known))):
-            return f"{name} is {words[name]!r}, none of {', '.join(map(str, known))}"
-    return ""
+            raise ValueError(f"{name} is {words[name]!r}, none of {', '.join(map(str, known))}")
 
 
-def _quantity_json(each: Judged) -> dict[str, Any]:
+def _quantity_json(quantity: Judged) -> dict[str, Any]:
+    predictions = [prediction for prediction in quantity.predicted if prediction is not None]
+    powers = [_powers(None if prediction is None else prediction.exponent) for prediction in quantity.predicted]
     return {
-        "exponents": [None if found is None else finite(found.value) for found in each.exponents],
-        "ci": [None if found is None else finite(found.ci) for found in each.exponents],
-        "values": {str(size): [finite(value) for value in values] for size, values in each.values.items()},
-        "predicted": [_power(prediction) for prediction in each.predicted],
-        "slack": [_slack(prediction) for prediction in each.predicted],
-        "source": next((prediction.source for prediction in each.predicted if prediction is not None), None),
-        "judged": _judged_json(each),
-        "stable": each.stable,
-        "verdict": each.verdict,
-        "reason": each.reason,
+        "exponents": [None if exponent is None else finite(exponent.value) for exponent in quantity.exponents],
+        "ci": [None if exponent is None else finite(exponent.ci) for exponent in quantity.exponents],
+        "values": {str(size): _finite(values) for size, values in quantity.values.items()},
+        "predicted": [power for power, _ in powers],
+        "slack": [slack for _, slack in powers],
+        "source": predictions[0].source if predictions else None,
+        "judged": _judged_json(quantity),
+        "stable": quantity.stable,
+        "verdict": quantity.verdict,
+        "reason": quantity.reason,
     }
 
 
-def _power(prediction: Prediction | None) -> float | None:
-    power = None if prediction is None else prediction.exponent.power
-    return None if power is None else float(power)
-
-
-def _slack(prediction: Prediction | None) -> float | None:
-    return None if _power(prediction) is None or prediction is None else float(prediction.exponent.slack)
-
-
-def _judged_json(each: Judged) -> dict[str, float | None] | None:
-    if each.judged is None:
+def _judged_json(quantity: Judged) -> dict[str, float | None] | None:
+    if quantity.judged is None:
         return None
-    expected = None if each.expected is None else Prediction(each.expected, "")
-    return {
-        "exponent": finite(each.judged.value),
-        "ci": finite(each.judged.ci),
-        "expected": _power(expected),
-        "slack": _slack(expected),
-    }
+    expected, slack = _powers(quantity.expected)
+    ends = {"exponent": finite(quantity.judged.value), "ci": finite(quantity.judged.ci)}
+    return ends | {"expected": expected, "slack": slack}
+
+
+def _powers(exponent: Exponent | None) -> tuple[float | None, float | None]:
+    """The power and its slack; None for a term that vanishes, and where there is no prediction."""
+    if exponent is None or exponent.power is None:
+        return None, None
+    return float(exponent.power), float(exponent.slack)
+
+
+def _finite(values: Sequence[float]) -> list[float | None]:
+    return [finite(value) for value in values]
 
 
 # -- and back ----------------------------------------------------------------------------------------------------------
 
 
-def _quantity(name: str, found: Mapping[str, Any]) -> Judged:
-    # Null stands for a term that vanishes as well as for one that nothing is said of; to readers they are alike.
-    powers = zip(found["predicted"], found["slack"], strict=True)
-    source, judged = found["source"], found["judged"]
+def _quantity(name: str, entry: Mapping[str, Any]) -> Judged:
+    # Null stands for a term that vanishes as well as for one of which nothing is predicted: readers treat them alike.
+    powers = zip(entry["predicted"], entry["slack"], strict=True)
+    source, judged = entry["source"], entry["judged"]
     return Judged(
         Quantity.named(name),
-        tuple(map(_estimate, found["exponents"], found["ci"])),
-        {int(size): _numbers(values) for size, values in found["values"].items()},
+        tuple(map(_estimate, entry["exponents"], entry["ci"])),
+        {int(size): _numbers(values) for size, values in entry["values"].items()},
         tuple(None if source is None else Prediction(_exponent(power, slack), source) for power, slack in powers),
         None if judged is None else Estimate(*_numbers([judged["exponent"], judged["ci"]])),
         None if judged is None or judged["expected"] is None else _exponent(judged["expected"], judged["slack"]),
-        found["stable"],
-        found["verdict"],
-        found["reason"],
+        entry["stable"],
+        entry["verdict"],
+        entry["reason"],
     )
 
 
@@ -209,7 +198,7 @@ def _estimate(value: float | None, ci: float | None) -> Estimate | None:
 
 
 def _exponent(power: float | None, slack: float | None) -> Exponent:
-    """Powers are small fractions, which a float does not spell."""
+    """Powers are small fractions, which floats only approximate."""
     if power is None or slack is None:
         return Exponent(None)
     return Exponent(*(Fraction(number).limit_denominator(1000) for number in (power, slack)))

@@ -1,10 +1,9 @@
-"""What was measured: every quantity for every size, step and seed, and those that follow from others.
+"""The measured values of every quantity for every size, step and seed, and the exponents fitted to them.
 
-Exponents are fitted by least squares in log-log, with what seeds leave open, and with finite sizes taken into
-account. At a finite size a term of order N^α is c N^α (1 + b/N + ...), and over the widths that one can afford b/N
-bends the line: the slope from 64 to 512 may be 0.2 from α, and the one from 512 to 2048 within 0.03. So every
-exponent is fitted twice: the plain slope, which is what one sees, and the slope beside a term in 1/N, which is
-noisier and less biased.
+Exponents are least-squares slopes in log-log. Their intervals come from the seeds. At a finite size a term of order
+N^α is c N^α (1 + b/N + ...), and over affordable widths b/N bends the line: the slope from 64 to 512 may be 0.2 from
+α, and the one from 512 to 2048 within 0.03. So every exponent is fitted twice: the plain slope, which is what a plot
+shows, and the slope beside a term in 1/N, which is noisier and less biased.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Series:
     """Measured values.
 
     Args:
-        sizes: what grows, in order: widths, or depths.
+        sizes: the widths or the depths, in order.
         values: by name, [sizes, steps + 1, seeds]; index t is after t updates.
     """
 
@@ -53,33 +52,33 @@ class Series:
 
     @classmethod
     def of(cls, by_size: Mapping[int, Mapping[str, Numbers]], optimizer: Optimizer) -> Series:
-        """From what was measured at each size, [steps + 1, seeds]; a quantity that one size lacks is left out."""
+        """From the values at each size, [steps + 1, seeds]; a quantity that one size lacks is left out."""
         sizes = tuple(sorted(by_size))
-        found = map(Quantity.named, by_size[sizes[0]])
-        names = [name for name in found if all(name in by_size[size] for size in sizes)]
+        of_first = map(Quantity.named, by_size[sizes[0]])
+        names = [name for name in of_first if all(name in by_size[size] for size in sizes)]
         measured = {name: np.stack([by_size[size][name] for size in sizes]) for name in names}
         with np.errstate(invalid="ignore", over="ignore"):
             return cls(sizes, dict([*measured.items(), *_derived(measured, optimizer)]))
 
     def of_seeds(self, chosen: slice) -> Series:
-        """The same with some of the seeds."""
-        return Series(self.sizes, {name: each[..., chosen] for name, each in self.values.items()})
+        """The values of some of the seeds."""
+        return Series(self.sizes, {name: values[..., chosen] for name, values in self.values.items()})
 
     def diverged(self) -> tuple[int, int] | None:
-        """The size and the update at which something was no longer finite, the earliest; None if nothing was."""
-        found = []
+        """The size at which a value was not finite after the fewest updates, and their number; None if all are."""
+        first_steps = []
         for name, values in self.values.items():
-            lost = ~np.isfinite(values[:, :-1] if name == LOSS() else values)  # a loss belongs to an update to come
+            lost = ~np.isfinite(values[:, :-1] if name == LOSS() else values)  # no loss belongs to the last step
             for size, at_size in zip(self.sizes, lost, strict=True):
-                found += [(int(step), size) for step in at_size.any(1).nonzero()[0][:1]]
-        if not found:
+                first_steps += [(int(step), size) for step in at_size.any(1).nonzero()[0][:1]]
+        if not first_steps:
             return None
-        step, size = min(found)
+        step, size = min(first_steps)
         return size, step
 
     @property
     def quantities(self) -> list[Quantity]:
-        """What was measured, in order."""
+        """The quantities in the order of measurement."""
         return [Quantity.named(name) for name in self.values]
 
     @property
@@ -96,7 +95,7 @@ def _derived(measured: Mapping[Quantity, Numbers], optimizer: Optimizer) -> Iter
         update = measured[UPDATE(role)]
         entered, effective = measured.get(INPUT(role)), measured.get(EFFECTIVE(role))
         if entered is not None and effective is not None:
-            # With the input's own size divided out: what this layer's learning rate does, whatever comes in.
+            # Divided by the input's own size, it shows this layer's learning rate, whatever its input.
             yield NORMALISED(role), _ratio(effective, entered)
             yield ALIGNMENT_P(role), _ratio(effective, update * entered)
         propagating, change = measured.get(PROPAGATING(role)), measured.get(INPUT_CHANGE(role))
@@ -113,11 +112,11 @@ def _derived(measured: Mapping[Quantity, Numbers], optimizer: Optimizer) -> Iter
 
 
 def _ratio(above: Numbers, below: Numbers) -> Numbers:
-    """Zero where there is nothing to divide by: a term that is not there yet."""
+    """The ratio; zero where the divisor is zero, which is a term that is still to come."""
     return np.divide(above, below, out=np.zeros_like(above), where=below != 0)
 
 
-_LEAST_FOR_BEND = 4  # with three, a line with a bend meets every point
+_LEAST_FOR_BEND = 4  # sizes; a line with a bend passes through any three points
 
 
 def slopes(sizes: Sequence[int], values: Numbers) -> Numbers:
@@ -126,20 +125,18 @@ def slopes(sizes: Sequence[int], values: Numbers) -> Numbers:
     >>> float(slopes([64, 128, 256], np.array([[1.0], [2.0], [4.0]]))[0].round(6))
     1.0
     """
-    return _contracted(_weights(sizes, bent=False), values)
+    return _slopes(sizes, values, bent=False)
 
 
 def bent_slopes(sizes: Sequence[int], values: Numbers) -> Numbers | None:
-    """Slopes beside a term in 1/size; None where there are too few sizes to tell.
+    """Slopes beside a term in 1/size; None for too few sizes.
 
     >>> sizes = [64, 128, 256, 512]
     >>> values = np.array([[n**0.5 * np.exp(8 / n)] for n in sizes])
     >>> round(float(slopes(sizes, values)[0]), 2), round(float(bent_slopes(sizes, values)[0]), 2)
     (0.45, 0.5)
     """
-    if len(sizes) < _LEAST_FOR_BEND:
-        return None
-    return _contracted(_weights(sizes, bent=True), values)
+    return None if len(sizes) < _LEAST_FOR_BEND else _slopes(sizes, values, bent=True)
 
 
 def estimate(sizes: Sequence[int], values: Numbers) -> Estimate:
@@ -147,35 +144,29 @@ def estimate(sizes: Sequence[int], values: Numbers) -> Estimate:
 
     The interval comes from the seeds; from the scatter about the line where there is one seed.
     """
-    by_seed = slopes(sizes, values)
-    by_seed = by_seed.mean(0) if by_seed.ndim > 1 else by_seed
-    if len(by_seed) > 1:
-        return mean_of([float(each) for each in by_seed])
-    return Estimate(float(by_seed[0]), _scatter(sizes, values))
+    by_seed = _mean_over_steps(slopes(sizes, values))
+    return mean_of(by_seed) if len(by_seed) > 1 else Estimate(by_seed[0], _scatter(sizes, values))
 
 
 def bent_estimate(sizes: Sequence[int], values: Numbers) -> Estimate | None:
     by_seed = bent_slopes(sizes, values)
-    if by_seed is None:
-        return None
-    by_seed = by_seed.mean(0) if by_seed.ndim > 1 else by_seed
-    return mean_of([float(each) for each in by_seed])
+    return None if by_seed is None else mean_of(_mean_over_steps(by_seed))
 
 
-def _weights(sizes: Sequence[int], *, bent: bool) -> Numbers:
-    """What each size's logarithm counts in the slope."""
+def _mean_over_steps(by_seed: Numbers) -> list[float]:
+    """Of slopes [seeds] or [steps, seeds]."""
+    return [float(slope) for slope in np.atleast_2d(by_seed).mean(0)]
+
+
+def _slopes(sizes: Sequence[int], values: Numbers, *, bent: bool) -> Numbers:
     n = np.asarray(sizes, dtype=np.float64)
     terms = [np.ones_like(n), np.log(n), *([n.min() / n] if bent else [])]
-    found: Numbers = np.linalg.pinv(np.stack(terms, axis=1))[1]
-    return found
-
-
-def _contracted(weights: Numbers, values: Numbers) -> Numbers:
+    weights = np.linalg.pinv(np.stack(terms, axis=1))[1]  # the slope is the sum of these times logarithms
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(values)
         logs[~np.isfinite(logs)] = np.nan
-        found: Numbers = np.tensordot(weights, logs, axes=1)
-    return found
+        slopes: Numbers = np.tensordot(weights, logs, axes=1)
+    return slopes
 
 
 def _scatter(sizes: Sequence[int], values: Numbers) -> float:

@@ -13,14 +13,16 @@ from mssp.planning.setting import ZERO
 if TYPE_CHECKING:
     from mssp.coordcheck.result import Check
 
+_SHOWN = 6  # quantities that are off, in the verdict
+
 
 def lines(check: Check, *, everything: bool = False) -> list[str]:
-    """The whole report; without ``everything``, what is neither predicted nor a desideratum is left out."""
+    """The whole report; without ``everything``, quantities are left out that no one predicts or desires."""
     return [*_heading(check), *_tables(check, everything), "", *verdict_lines(check)]
 
 
 def headings(check: Check) -> list[str]:
-    """Lines to be emphasised."""
+    """The lines to print in bold."""
     return [heading(check), *sections(), *(line for line in verdict_lines(check) if line.startswith(("pass", "FAIL")))]
 
 
@@ -32,42 +34,36 @@ def heading(check: Check) -> str:
 
 
 def verdict_lines(check: Check) -> list[str]:
-    """The answers to both questions, and what is behind them."""
+    """The answers to both questions, and the causes behind them."""
     judged = judged_of(check)
-    off = [each for each in check.off if each in judged]
+    off = [quantity for quantity in check.off if quantity in judged]
     if not off:
-        found = [f"pass: all {len(judged)} predicted quantities scale as the theory says of this scheme"]
+        verdict = [f"pass: all {len(judged)} predicted quantities scale as the theory says of this scheme"]
     else:
-        found = [f"FAIL: {len(off)} of {len(judged)} predicted quantities are off"]
-        if check.causes:
-            found += [f"  likely cause: {cause.text}" for cause in check.causes[:3]]
+        verdict = [f"FAIL: {len(off)} of {len(judged)} predicted quantities are off"]
+        verdict += [f"  likely cause: {cause.text}" for cause in check.causes[:3]]
         if not any(cause.setting == "divergence" for cause in check.causes):
-            found += [f"  {each.name} {each.reason}" for each in off[:_SHOWN]]
-            found += [f"  and {len(off) - _SHOWN} more" if len(off) > _SHOWN else ""]
-    vague = [each.name for each in vague_of(check)]
+            verdict += [f"  {quantity.name} {quantity.reason}" for quantity in off[:_SHOWN]]
+            verdict += [f"  and {len(off) - _SHOWN} more"] if len(off) > _SHOWN else []
+    vague = [quantity.name for quantity in vague_of(check)]
     if vague:
         known = f"unclear: {len(vague)} exponents are known to no better than ±{WIDEST:g}"
-        found += [f"{known} ({_some(vague)}): more seeds would tell"]
-    unstable = [each.name for each in check.quantities.values() if not each.stable]
-    found += [
-        "stable: the desiderata of maximal scale stability hold"
-        if not unstable
-        else f"not stable: what changes with scale where nothing should: {_some(unstable)}"
-    ]
-    return [line for line in found if line]
+        verdict.append(f"{known} ({_some(vague)}): more seeds would tell")
+    unstable = [quantity.name for quantity in check.quantities.values() if not quantity.stable]
+    if unstable:
+        return [*verdict, f"not stable: what changes with scale where nothing should: {_some(unstable)}"]
+    return [*verdict, "stable: the desiderata of maximal scale stability hold"]
 
 
 def judged_of(check: Check) -> list[Judged]:
     """The quantities that have a verdict, each once."""
-    return [each for each in check.quantities.values() if each.verdict in ("ok", "off") and not _is_copy(check, each)]
+    quantities = check.quantities.values()
+    return [each for each in quantities if each.verdict in ("ok", "off") and not _is_copy(check, each)]
 
 
 def vague_of(check: Check) -> list[Judged]:
-    """Those of which so little is known that their verdict says nothing."""
+    """Those whose exponent is so uncertain that the verdict says nothing."""
     return [each for each in judged_of(check) if each.judged is not None and not each.judged.ci <= WIDEST]
-
-
-_SHOWN = 6
 
 
 def _some(names: Sequence[str]) -> str:
@@ -84,14 +80,17 @@ def _heading(check: Check) -> list[str]:
 
 
 def table(check: Check, *, everything: bool = False) -> tuple[list[str], dict[str, list[list[str]]]]:
-    """The header, and rows by section: a quantity each."""
-    found = {}
+    """The header, and by section the rows, one for each quantity."""
+    rows = {}
     for title, families in sections(details=everything).items():
-        there = [each for family in families for each in check.quantities.values() if each.name.kind.family == family]
-        chosen = [each for each in there if everything or _worth_showing(check, each)]
-        if chosen:
-            found[title] = [_row(check, each) for each in chosen]
-    return ["", *map(str, check.sizes), "exponent", "expected", "verdict"], found
+        rows[title] = [
+            _row(check, quantity)
+            for family in families
+            for quantity in check.quantities.values()
+            if quantity.name.kind.family == family and (everything or _worth_showing(check, quantity))
+        ]
+    header = ["", *map(str, check.sizes), "exponent", "expected", "verdict"]
+    return header, {title: body for title, body in rows.items() if body}
 
 
 def _tables(check: Check, everything: bool) -> Iterator[str]:
@@ -109,30 +108,31 @@ def _tables(check: Check, everything: bool) -> Iterator[str]:
         yield line
 
 
-def _is_copy(check: Check, each: Judged) -> bool:
-    """Whether it is all of a term: what ΔW4 sends, where there is no W4_0."""
-    return each.name.part == BY_UPDATE and each.name.kind(each.name.of, BY_START) not in check.quantities
+def _is_copy(check: Check, quantity: Judged) -> bool:
+    """Whether a part of a term is all of it, as what ΔW4 sends where W4_0 is zero."""
+    name = quantity.name
+    return name.part == BY_UPDATE and name.kind(name.of, BY_START) not in check.quantities
 
 
-def _worth_showing(check: Check, each: Judged) -> bool:
-    if _is_copy(check, each):
+def _worth_showing(check: Check, quantity: Judged) -> bool:
+    if _is_copy(check, quantity):
         return False
-    return each.verdict in ("ok", "off") or (each.verdict == "unpredicted" and each.name.kind.always)
+    return quantity.verdict in ("ok", "off") or (quantity.verdict == "unpredicted" and quantity.name.kind.always)
 
 
-def _row(check: Check, each: Judged) -> list[str]:
-    values = [number(each.values[size][-1]) for size in check.sizes]
-    exponent = each.judged if each.judged is not None else each.exponents[-1]
+def _row(check: Check, quantity: Judged) -> list[str]:
+    values = [number(quantity.values[size][-1]) for size in check.sizes]
+    exponent = quantity.judged if quantity.judged is not None else quantity.exponents[-1]
     shown = "" if exponent is None else exponent.text(2)
-    verdict = each.verdict + ("" if each.stable else ", not stable")
-    return [each.name, *values, shown, _expected(each), verdict]
+    verdict = quantity.verdict + ("" if quantity.stable else ", not stable")
+    return [quantity.name, *values, shown, _expected(quantity), verdict]
 
 
-def _expected(each: Judged) -> str:
-    if each.expected is None or each.expected.power is None:
+def _expected(quantity: Judged) -> str:
+    if quantity.expected is None or quantity.expected_power is None:
         return ""
-    power = float(each.expected.power)
-    low = power - float(each.expected.slack)
+    power = quantity.expected_power
+    low = power - float(quantity.expected.slack)
     text = f"{power:.2g}" if low == power else f"{low:.2g} … {power:.2g}"
-    simulated = any(prediction is not None and prediction.source == "simulated" for prediction in each.predicted)
+    simulated = any(prediction is not None and prediction.source == "simulated" for prediction in quantity.predicted)
     return text.replace("-", "−") + (" (simulated)" if simulated else "")
