@@ -11,6 +11,11 @@ from hypothesis import settings
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Processes share the cores: one thread for each, and for those that tests start.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+
 # Contracts are test classes in the package: where one fails, pytest shows the values.
 pytest.register_assert_rewrite("mssp.testing")
 # Before anything imports transformers, which reads them once: no network, and none of its messages.

@@ -38,6 +38,7 @@ RUN = (
     "regime-three",
     "report",
 )  # from the first block to the last, in one folder
+SLOW = ("tutorial", "report")
 REGIME_PAGES = {"I": "regime-one", "II": "regime-two", "III": "regime-three"}
 # What a command is given beside what is shown, so that it takes a second: of a flag said twice the last one counts.
 SMALL = {
@@ -90,7 +91,7 @@ def agrees(shown: str, printed: str) -> bool:
     return len(parts) > 1 or shown == printed
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in RUN])
 def test_a_page_runs_from_top_to_bottom(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python and commands in the order of the page, in one folder; outputs that are shown are those that come."""
     monkeypatch.chdir(tmp_path)

@@ -179,6 +179,7 @@ print(type(optimizer).__name__)
 """
 
 
+@pytest.mark.slow
 def test_an_optimizer(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     """It is planned, checked, swept and stored by its word, replicas take its steps, and users get torch's own."""
     assert main(["explain", "router"]) == 0
@@ -286,6 +287,7 @@ SCHEME_NOTES: dict[Scheme, tuple[str, str]] = {
 )
 
 
+@pytest.mark.slow
 def test_a_scheme(copy: Copy) -> None:
     """It is planned, explained with its note, checked by its rules, swept, drawn and reported beside others."""
     copy.follow(SCHEME)
@@ -376,6 +378,7 @@ EXPECTED = (
 )
 
 
+@pytest.mark.slow
 def test_a_quantity(copy: Copy) -> None:
     """It is measured and shown; once something is expected of it, it is judged, and a miss of it names its setting."""
     assert len({edit.file for edit in (*QUANTITY, *EXPECTED)}) <= MOST_FILES

@@ -57,6 +57,7 @@ def test_from_end_to_end_and_again(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (folder / "report.html").read_text(encoding="utf-8") == page
 
 
+@pytest.mark.slow
 def test_every_number_of_the_closing_is_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "demo"
     _, out, _ = run(folder, capsys)
@@ -72,6 +73,7 @@ def test_every_number_of_the_closing_is_of_the_run(tmp_path: Path, capsys: pytes
     assert f"{document['verified']} parameters verified, loss {document['loss'][0]:.2f}" in out
 
 
+@pytest.mark.slow
 def test_another_demo_in_the_same_folder_is_another_experiment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +91,7 @@ def test_another_demo_in_the_same_folder_is_another_experiment(
     assert "transfer-2" not in page
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +112,7 @@ def test_an_interrupted_demo_goes_on(
     assert (folder / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_torn_file_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "demo"
     run(folder, capsys)
@@ -119,6 +123,7 @@ def test_a_torn_file_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads((folder / "limit.json").read_text(encoding="utf-8"))["overlay"] == json.loads(whole)["overlay"]
 
 
+@pytest.mark.slow
 def test_without_transformers_there_is_one_stage_less(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

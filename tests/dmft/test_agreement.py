@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from tests.planted.equations import SITES, TERMS, found, planted, regimes_of, si
 
 CPU = torch.device("cpu")
 SAMPLES, NETWORKS = 12_000, 240
-REGIMES = ("I", "II", "III")
 # Terms of the router are small beside those of the experts: it takes a million samples to notice some of them doubled
 # (./dev bench planted), and these are the others.
 SEEN_WITH_FEW_SAMPLES = [
@@ -50,6 +50,7 @@ SEEN_WITH_FEW_SAMPLES = [
     "features: z1 noise",
     "readout: v learned readout",
 ]
+QUICK = ("regime_one: h2 learned expert_in", "regime_two: z learned expert_out")
 
 
 @functools.cache
@@ -58,20 +59,22 @@ def references(regime: str) -> list[Reference]:
     return [Reference.of(each, NETWORKS, CPU) for each in experiments(regime)[:2]]
 
 
-def scores(regime: str) -> list[float]:
-    tests = zip(experiments(regime), references(regime), strict=False)
-    return [contradicted(experiment, reference, SAMPLES, CPU)[0] for experiment, reference in tests]
+def scores(regime: str) -> Iterator[float]:
+    for experiment, reference in zip(experiments(regime), references(regime), strict=False):
+        yield contradicted(experiment, reference, SAMPLES, CPU)[0]
 
 
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("regime", ["I", "II", pytest.param("III", marks=pytest.mark.slow)])
 def test_mssp_and_mup_agree_with_networks_and_with_themselves(regime: str) -> None:
     assert max(scores(regime)) < 2.5
 
 
-@pytest.mark.parametrize("term", SEEN_WITH_FEW_SAMPLES)
+@pytest.mark.parametrize(
+    "term", [pytest.param(term, marks=[] if term in QUICK else [pytest.mark.slow]) for term in SEEN_WITH_FEW_SAMPLES]
+)
 def test_twice_a_term_is_noticed(term: str) -> None:
     with planted(term):
-        assert max(scores(regimes_of(term)[-1])) > NOTICED
+        assert any(score > NOTICED for score in scores(regimes_of(term)[-1]))
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -91,7 +94,7 @@ def test_planted_mistakes_are_in_every_file_of_equations_and_are_taken_out_again
     assert {site: len(found(site)) for site in SITES} == {
         "regime_one": 17, "regime_two": 19, "regime_three": 19, "features": 4, "readout": 1,
     }  # fmt: skip
-    before = scores("I")
+    before = list(scores("I"))
     with planted("readout: v learned readout"):
-        assert scores("I") != before
-    assert scores("I") == before
+        assert list(scores("I")) != before
+    assert list(scores("I")) == before

@@ -211,6 +211,7 @@ def test_everything_is_reached_and_worked_by_keyboard(report: Opened) -> None:
     assert report.page.locator("[id='transfer.words']").is_visible()
 
 
+@pytest.mark.slow
 def test_what_scrolls_takes_the_focus_and_nothing_else_does(browser: Browser, addresses: dict[str, str]) -> None:
     found = {}
     for width in (1280, 390):
@@ -291,6 +292,7 @@ CHECK = """(id) => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
 def test_all_that_is_written_in_figures_can_be_read(browser: Browser, addresses: dict[str, str], width: int) -> None:
     opened = Opened(browser, addresses["all"], width)
@@ -304,6 +306,7 @@ def test_all_that_is_written_in_figures_can_be_read(browser: Browser, addresses:
     opened.context.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 390, 1023, 1024])
 def test_the_page_itself_never_scrolls_sideways(browser: Browser, addresses: dict[str, str], width: int) -> None:
     opened = Opened(browser, addresses["report"], width, has_touch=True, is_mobile=width < 1000)
@@ -368,6 +371,7 @@ def test_the_dark_ground_is_followed_live(report: Opened) -> None:
 # -- paper -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_figures_are_printed_in_light_colours_and_fit_a_page(browser: Browser, addresses: dict[str, str]) -> None:
     opened = Opened(browser, addresses["report"], color_scheme="dark")
     opened.page.evaluate("""addEventListener("beforeprint", () => {

@@ -59,7 +59,7 @@ def test_another_round_goes_on_from_an_edge() -> None:
     assert found.fine["readout"] == [16.0, 64.0, 256.0]
 
 
-@pytest.mark.parametrize("method", ["random", "optuna"])
+@pytest.mark.parametrize("method", ["random", pytest.param("optuna", marks=pytest.mark.slow)])
 def test_cheaper_searches_keep_to_their_budget(method: str) -> None:
     surface = Surface()
     procedure = Procedure(method, **SMALL, budget=700)  # type: ignore[arg-type]

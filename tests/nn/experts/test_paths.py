@@ -180,7 +180,9 @@ def test_gradients_may_have_zero_strides(path: str) -> None:
     assert_agree(got, run("loop", replace(given, grad=expanded.contiguous()), case), 1e-5)
 
 
-@pytest.mark.parametrize("path", DOUBLE)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=[pytest.mark.slow] if path == "triton" else []) for path in DOUBLE]
+)
 @pytest.mark.parametrize("gated", [False, True])
 def test_gradcheck(path: str, gated: bool) -> None:
     device = torch.device("cpu")
