@@ -1,8 +1,8 @@
 """What each parameter of a model is.
 
-A description comes from modules that know themselves (``param_infos``) or from the user: name patterns and what they
-stand for. Every trainable parameter is claimed exactly once, under each of its names; nothing is guessed from a shape
-or a name, and nothing is attached to a parameter.
+A description comes from modules that describe themselves (``param_infos``), or from the user as name patterns and what
+they stand for. Every trainable parameter is claimed exactly once, under each of its names. Nothing is guessed from a
+shape or a name, and nothing is attached to a parameter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mssp.planning.plans import Plan, Values
 
 Claims = Mapping[str, ParamInfo | str]
-# Parts that wrappers (compile, checkpointing, FSDP1) put into a name; DDP puts "module" in front of all of them.
+# Parts that wrappers (compile, checkpointing, FSDP1) put into a name. DDP puts "module" in front of every name.
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 _IN_FRONT = "module"
 
@@ -47,25 +47,25 @@ def described_parameters(model: nn.Module, claims: Claims | None = None) -> list
     """Every trainable parameter of a model with its description."""
     clean = name_cleaner(model)
     patterns = [_Pattern([name], info) for name, info in _claimed_by_modules(model, clean).items()]
-    # As written, or as a wrapped model would have it.
+    # A user may write a pattern with or without the wrappers' names.
     patterns += [_Pattern([text, clean(text)], claim) for text, claim in _checked(claims).items()]
-    matching = _Matching(patterns)
+    matching = _matcher(patterns)
     described, complaints = [], []
     for names, parameter in _trainable(model, clean):
         shape = tuple(parameter.shape)
-        found = []
+        claimed = []
         for name in names:
             matches = matching(name)
             also = "" if name == names[0] else f" (the same parameter as {names[0]})"
             if not matches:
                 complaints.append(f"{name} {shape}{also} is unclaimed")
             elif len(matches) > 1:
-                listed = ", ".join(repr(match.text) for match in matches)
+                listed = ", ".join(repr(pattern.text) for pattern in matches)
                 complaints.append(f"{name} {shape}{also} is claimed more than once, by {listed}")
             else:
-                found.append((name, matches[0]))
-        if len(found) == len(names):
-            infos = [match.info.fitted(name, shape, match.tied_as(name)) for name, match in found]
+                claimed.append((name, matches[0]))
+        if len(claimed) == len(names):
+            infos = [pattern.info.fitted(name, shape, pattern.tied_as(name)) for name, pattern in claimed]
             described.append((_merged(infos), parameter))
     if complaints:
         raise ValueError(f"every trainable parameter needs exactly one role: {'; '.join(complaints)}")
@@ -77,24 +77,22 @@ def described_parameters(model: nn.Module, claims: Claims | None = None) -> list
 
 
 def _trainable(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[list[str], nn.Parameter]]:
-    """The trainable parameters with all the clean names each of them has (two for tied embeddings)."""
+    """The trainable parameters, each with all of its clean names (two for tied embeddings)."""
     from torch.nn.parameter import is_lazy
 
-    names: dict[int, list[str]] = {}
-    parameters: dict[int, nn.Parameter] = {}
-    owner: dict[str, int] = {}
+    names: dict[nn.Parameter, list[str]] = {}
+    owner: dict[str, nn.Parameter] = {}
     for raw, parameter in model.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:
             continue
         name = clean(raw)
         if is_lazy(parameter):
             raise ValueError(f"{name} has no shape yet: run the model once before describing it")
-        if owner.setdefault(name, id(parameter)) != id(parameter):
+        if owner.setdefault(name, parameter) is not parameter:
             raise ValueError(f"two parameters are called {name} once wrappers' names are taken off")
-        parameters[id(parameter)] = parameter
-        names.setdefault(id(parameter), []).append(name)
-    for key, parameter in parameters.items():
-        yield list(dict.fromkeys(names[key])), parameter
+        names.setdefault(parameter, []).append(name)
+    for parameter, of_parameter in names.items():
+        yield list(dict.fromkeys(of_parameter)), parameter
 
 
 def name_cleaner(model: nn.Module) -> Callable[[str], str]:
@@ -106,7 +104,7 @@ def name_cleaner(model: nn.Module) -> Callable[[str], str]:
     'weight'
     """
 
-    def in_front_of_all(at: int) -> bool:  # of a model without wrappers the first name answers
+    def in_front_of_all(at: int) -> bool:  # without wrappers, the first name is enough to tell
         split = (_without_wrappers(name) for name, _ in model.named_parameters(remove_duplicate=False))
         return all(len(parts) > at + 1 and parts[at] == _IN_FRONT for parts in split)
 
@@ -124,7 +122,7 @@ def name_cleaner(model: nn.Module) -> Callable[[str], str]:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model itself: DDP waits in vain for the gradients of a probe, and compiled code runs past hooks."""
+    """The model without wrappers: DDP would wait in vain for a probe's gradients, and compiled code runs past hooks."""
     from torch.nn.parallel import DistributedDataParallel
 
     inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
@@ -135,13 +133,13 @@ def _without_wrappers(name: str) -> list[str]:
     return [part for part in name.split(".") if part not in _WRAPPERS]
 
 
-# The whole number, however it is surrounded: "*{expert}" must not split 12 into 1 and 2.
+# All digits of the number: "*{expert}" must not split 12 into 1 and 2.
 _NUMBER = r"(?P<expert>(?<!\d)\d+(?!\d))"
 _WILDCARD = re.compile(r"\*|\?|\{expert\}")
 
 
 class _Pattern:
-    """A name pattern and what it stands for. Spellings without wildcards are ``exact``: names, and no regexes."""
+    """A name pattern and what it stands for. Its spellings are ``exact`` names, or have wildcards and are regexes."""
 
     def __init__(self, spellings: list[str], claim: ParamInfo | str) -> None:
         self.text = spellings[0]
@@ -149,15 +147,11 @@ class _Pattern:
         if self.text.count("{expert}") > 1:
             raise ValueError(f"pattern {self.text!r} names {{expert}} more than once")
         self.exact = {spelling for spelling in spellings if not _WILDCARD.search(spelling)}
-        self._regexes = [_regex(spelling) for spelling in dict.fromkeys(spellings) if spelling not in self.exact]
+        self.regexes = [_regex(spelling) for spelling in dict.fromkeys(spellings) if spelling not in self.exact]
 
     def match(self, name: str) -> re.Match[str] | None:
         """How a name matches a spelling with wildcards."""
-        return next((match for regex in self._regexes if (match := regex.fullmatch(name))), None)
-
-    @property
-    def has_wildcards(self) -> bool:
-        return bool(self._regexes)
+        return next((match for regex in self.regexes if (match := regex.fullmatch(name))), None)
 
     def tied_as(self, name: str) -> str:
         match = self.match(name)
@@ -170,20 +164,19 @@ def _regex(text: str) -> re.Pattern[str]:
     return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\{expert\}", _NUMBER))
 
 
-class _Matching:
-    """The patterns that match a name, in their order: exact ones are looked up, since a model has thousands of them."""
+def _matcher(patterns: Sequence[_Pattern]) -> Callable[[str], list[_Pattern]]:
+    """A function that lists the patterns that match a name, in their order."""
+    exact: dict[str, list[int]] = {}  # looked up, since a model has thousands of names
+    for index, pattern in enumerate(patterns):
+        for spelling in pattern.exact:
+            exact.setdefault(spelling, []).append(index)
+    with_wildcards = [index for index, pattern in enumerate(patterns) if pattern.regexes]
 
-    def __init__(self, patterns: Sequence[_Pattern]) -> None:
-        self._patterns = patterns
-        self._exact: dict[str, list[int]] = {}
-        for index, pattern in enumerate(patterns):
-            for spelling in pattern.exact:
-                self._exact.setdefault(spelling, []).append(index)
-        self._with_wildcards = [index for index, pattern in enumerate(patterns) if pattern.has_wildcards]
+    def matching(name: str) -> list[_Pattern]:
+        matches = {index for index in with_wildcards if patterns[index].match(name)}
+        return [patterns[index] for index in sorted(matches.union(exact.get(name, ())))]
 
-    def __call__(self, name: str) -> list[_Pattern]:
-        found = {index for index in self._with_wildcards if self._patterns[index].match(name)}
-        return [self._patterns[index] for index in sorted(found.union(self._exact.get(name, ())))]
+    return matching
 
 
 def _checked(claims: Claims | None) -> Claims:
@@ -198,22 +191,22 @@ def _checked(claims: Claims | None) -> Claims:
 
 
 def _claimed_by_modules(model: nn.Module, clean: Callable[[str], str]) -> dict[str, ParamInfo]:
-    found: dict[str, ParamInfo] = {}
+    claims: dict[str, ParamInfo] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         if hasattr(module, "param_infos") and isinstance(module, DescribesItself):  # protocols are slow to say no
             for local, info in module.param_infos().items():
                 name = clean(f"{prefix}.{local}" if prefix else local)
                 # A wrapper that forwards attributes says the same as the module inside it.
-                if found.setdefault(name, info) != info:
-                    raise ValueError(f"two modules describe {name}: as {found[name].role} and as {info.role}")
-    return found
+                if claims.setdefault(name, info) != info:
+                    raise ValueError(f"two modules describe {name}: as {claims[name].role} and as {info.role}")
+    return claims
 
 
 def _merged(infos: list[ParamInfo]) -> ParamInfo:
     """One description for a parameter that goes by several names."""
     roles = {info.role for info in infos}
     if roles == {"embedding", "readout"}:
-        # The lookup decides how the shared matrix starts and moves; as readout it needs a multiplier on the logits.
+        # The shared matrix starts and moves as an embedding does; as a readout it needs a multiplier on the logits.
         return replace(next(info for info in infos if info.role == "embedding"), tied_readout=True)
     if len(roles) > 1:
         names = ", ".join(f"{info.name} as {info.role}" for info in infos)

@@ -32,13 +32,9 @@ def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> 
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for info, parameter, values in planned_parameters(model, plan, claims):
         key = (info.role, *(_rounded(x) for x in (values.lr, values.eps, values.weight_decay, values.grad_scale)))
-        if key not in groups:
-            groups[key] = {
-                "params": [],
-                **group_settings(plan, info.role, values),
-                "fans": (info.fan_in, info.fan_out),
-            }
-        groups[key]["params"].append(parameter)
+        fans = {"fans": (info.fan_in, info.fan_out)}
+        group = groups.setdefault(key, {"params": [], **group_settings(plan, info.role, values), **fans})
+        group["params"].append(parameter)
     _name_apart(list(groups.values()))
     return list(groups.values())
 
@@ -46,7 +42,7 @@ def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> 
 def optimizer_for(model: nn.Module, plan: Plan, claims: Claims | None = None) -> Optimizer:
     """The plan's optimizer with its groups, and with scaled gradients where the plan asks for them."""
     make: Callable[..., Optimizer] = optimizer_class(plan)
-    # The default is what schedules with a rate of their own (a floor) are relative to: the rate that was tuned.
+    # A schedule with a rate of its own, such as a floor, is relative to the default, which is therefore the tuned rate.
     optimizer = make(param_groups(model, plan, claims), lr=plan.lr)
     if plan.grad_scale:
         scale_gradients(optimizer)
@@ -55,12 +51,12 @@ def optimizer_for(model: nn.Module, plan: Plan, claims: Claims | None = None) ->
 
 def optimizer_class(plan: Plan) -> type[Optimizer]:
     """The class in ``torch.optim`` that a plan is for."""
-    found: type[Optimizer] = getattr(torch.optim, plan.setting.optimizer.title)
-    return found
+    optimizer: type[Optimizer] = getattr(torch.optim, plan.setting.optimizer.title)
+    return optimizer
 
 
 def inner_optimizer(optimizer: Any) -> Optimizer:
-    """The optimizer that makes the steps: Accelerate's is a shell around it, without hooks of its own."""
+    """The optimizer that makes the steps. Accelerate wraps it in one that has no hooks."""
     inner = optimizer
     while isinstance(getattr(inner, "optimizer", None), torch.optim.Optimizer):
         inner = inner.optimizer
@@ -106,12 +102,12 @@ def scale_gradients(optimizer: Optimizer) -> RemovableHandle:
 
 def scales_gradients(optimizer: Optimizer) -> bool:
     """Whether :func:`scale_gradients` is in force."""
-    # Asked of the optimizer itself, so that a removed hook is not taken for a present one.
+    # The optimizer itself knows whether the hook was removed again.
     return _scale_before_step in getattr(optimizer, "_optimizer_step_pre_hooks", {}).values()
 
 
 def _scale_before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if any(callable(given) for given in (*args[1:], *kwargs.values())):  # the first is the optimizer itself
+    if any(callable(argument) for argument in (*args[1:], *kwargs.values())):  # the first is the optimizer itself
         raise ValueError("scaled gradients do not go with step(closure): the closure would make them anew, unscaled")
     for group in optimizer.param_groups:
         gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
@@ -135,7 +131,7 @@ def group_settings(plan: Plan, role: str, values: Values) -> dict[str, Any]:
 
 
 def _name_apart(groups: list[dict[str, Any]]) -> None:
-    """Names that tell groups apart: the role, with the fans where one role has several groups."""
+    """Give the groups of one role different names, by their fans."""
     several = {role for role, count in Counter(group["name"] for group in groups).items() if count > 1}
     taken: Counter[str] = Counter()
     for group in groups:
@@ -143,7 +139,7 @@ def _name_apart(groups: list[dict[str, Any]]) -> None:
         if group["name"] in several:
             group["name"] += f" {fan_in}->{fan_out}"
         taken[group["name"]] += 1
-        if taken[group["name"]] > 1:  # the same sides, grown from different ones
+        if taken[group["name"]] > 1:  # the same fans, which differ at the base
             group["name"] += f" ({taken[group['name']]})"
 
 
@@ -151,9 +147,9 @@ def _rounded(number: float | None) -> str:
     return f"{number:.12g}" if number is not None else ""
 
 
-def same_values(found: Any, wanted: Any) -> bool:
-    """Whether a setting of a group (a number, a pair of them, None) is the one that was wanted, but for rounding."""
-    if wanted is None or found is None:
-        return found is wanted
-    pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
+def same_values(held: Any, planned: Any) -> bool:
+    """Whether a setting of a group (a number, a pair of numbers, or None) is the planned one, up to rounding."""
+    if planned is None or held is None:
+        return held is planned
+    pairs = zip(held, planned, strict=True) if isinstance(planned, tuple) else [(held, planned)]
     return all(math.isclose(float(a), float(b), rel_tol=_RATIO_TOLERANCE) for a, b in pairs)

@@ -50,10 +50,10 @@ def initialize(
     check_routing(plan, model, [info for info, _, _ in described], gate, random_routing)
     check_precision(plan, described)
     multipliers = list(planned_multipliers(model, plan))
-    kept = [info.name for info, _, _ in described if info.start == OWN]
+    own_values = [info.name for info, _, _ in described if info.start == OWN]
     for info, parameter, _ in described:
         if parameter.is_meta:
-            also = f" and what keeps the model's own values ({', '.join(kept[:2])}, …)" if kept else ""
+            also = f" and what keeps the model's own values ({', '.join(own_values[:2])}, …)" if own_values else ""
             raise ValueError(
                 f"{info.name} is on the meta device: call model.to_empty(device=...) first, tie again what is tied, "
                 f"and fill its buffers{also}"
@@ -91,15 +91,18 @@ def fill(parameter: Tensor, info: ParamInfo, values: Values, seed: int) -> None:
     elif isinstance(parameter, DTensor):
         _fill_sharded(parameter, info, values, seed)
     else:
-        whole = tuple(slice(0, size) for size in parameter.shape)
-        parameter.copy_(draw(tuple(parameter.shape), whole, info, values, seed, parameter.dtype))
+        parameter.copy_(draw(tuple(parameter.shape), _all_of(parameter), info, values, seed, parameter.dtype))
+
+
+def _all_of(parameter: Tensor) -> Region:
+    return tuple(slice(0, size) for size in parameter.shape)
 
 
 def draw(
     shape: tuple[int, ...], region: Region, info: ParamInfo, values: Values, seed: int, dtype: torch.dtype
 ) -> Tensor:
     """The part of a parameter of this shape that lies in ``region``."""
-    # float64 models get the product in float64; the others in float32, rounded once.
+    # The product is taken in float64 for float64 models, and in float32 for others, so that it is rounded once.
     precision = torch.float64 if dtype == torch.float64 else torch.float32
     if values.starts_equal and info.expert_axis is not None:
         # One matrix for all experts, repeated as a view: equal to the bit, and drawn once.
@@ -119,7 +122,7 @@ def draw_normals(shape: tuple[int, ...], region: Region, name: str, seed: int) -
         rows = region[0] if shape else slice(0, 1)
         flat = torch.from_numpy(normals(seed, name, rows.start * row, rows.stop * row))
         return flat.reshape((rows.stop - rows.start, *shape[1:]) if shape else ())
-    # A shard of an inner axis: whole rows are drawn, one at a time, and cut.
+    # A shard of an inner axis is cut out of whole rows, which are drawn one at a time.
     cut = [
         torch.from_numpy(normals(seed, name, i * row, (i + 1) * row)).view(shape[1:])[region[1:]]
         for i in range(region[0].start, region[0].stop)
@@ -129,7 +132,7 @@ def draw_normals(shape: tuple[int, ...], region: Region, name: str, seed: int) -
 
 
 def _fill_sharded(parameter: DTensor, info: ParamInfo, values: Values, seed: int) -> None:
-    """Every rank draws its own part; exotic placements draw the whole and let torch cut it."""
+    """Every rank draws its own part; of other placements than plain shards it draws the whole, which torch cuts."""
     shape = tuple(parameter.shape)
     region = _local_region(parameter)
     if region is not None:
@@ -137,14 +140,14 @@ def _fill_sharded(parameter: DTensor, info: ParamInfo, values: Values, seed: int
         if local.numel():
             local.copy_(draw(shape, region, info, values, seed, parameter.dtype))
         return
-    whole = draw(shape, tuple(slice(0, size) for size in shape), info, values, seed, parameter.dtype)
+    whole = draw(shape, _all_of(parameter), info, values, seed, parameter.dtype)
     whole = whole.to(device=parameter.device, dtype=parameter.dtype)
-    # Each rank holds the same whole, so nothing is sent.
+    # Every rank has drawn the same whole, so nothing is sent.
     parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None))
 
 
 def _local_region(parameter: DTensor) -> Region | None:
-    """The part of the whole that this rank holds, for plain sharding; None where the placement is another."""
+    """The part of a parameter that this rank holds; None where it is not plainly sharded."""
     starts, stops = [0] * parameter.dim(), list(parameter.shape)
     coordinate = parameter.device_mesh.get_coordinate()
     if coordinate is None:

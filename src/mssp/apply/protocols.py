@@ -1,4 +1,4 @@
-"""What a module may say of itself: its parameters, its factors, how it routes, what it draws."""
+"""Protocols of modules that describe themselves: their parameters, factors, routing and random numbers."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 # Philox makes four 64-bit words per counter step, each word two normals.
 _NORMALS_PER_STEP = 8
-# Elements turned at a time: large enough to amortise calls, small enough to stay in cache.
+# Elements made at a time: enough to amortise calls, few enough to stay in cache.
 _CHUNK = 1 << 16
-# Elements that are worth a thread of their own.
+# Elements for which a thread of its own is worth while.
 _BLOCK = 1 << 20
 
 
@@ -54,8 +54,8 @@ def _fill(out: npt.NDArray[np.float32], key: int, start: int) -> None:
 
 def _threads() -> int:
     """As many as other libraries take: launchers that start many processes set OMP_NUM_THREADS."""
-    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(asked) if asked.isdecimal() and int(asked) else os.cpu_count() or 1
+    threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(threads) if threads.isdecimal() and int(threads) else os.cpu_count() or 1
 
 
 def key_of(seed: int, name: str) -> int:
@@ -64,7 +64,7 @@ def key_of(seed: int, name: str) -> int:
 
 
 def _box_muller(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    # In float64 and then rounded, so that processors whose log and cos differ in the last bit still agree.
+    # Computed in float64 and then rounded, so that processors whose log and cos differ in the last bit still agree.
     radius = np.sqrt(-2.0 * np.log(((words >> np.uint64(32)) + np.uint64(1)) * 2.0**-32))
     angle = (words & np.uint64(0xFFFFFFFF)) * (2 * np.pi * 2.0**-32)
     pairs = np.empty((len(words), 2), dtype=np.float32)

@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 
     from mssp.planning.plans import Plan, Values
 
-# Gates whose weights sum to one over the experts: with equal experts the router's gradient cancels.
+# Gates that sum to one over the experts: with equal experts the router's gradient cancels.
 _SUMMING_GATES = ("softmax", "renormalised")
 _GATES = ("sigmoid", *_SUMMING_GATES)
-
-
 _HALF = (torch.bfloat16, torch.float16)  # precisions that round small updates away
 
 
@@ -36,8 +34,8 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
     Call it after building or reloading. Learning rates may be anywhere on a schedule (see :func:`check_schedule`).
     """
     expected_class = optimizer_class(plan)
-    # The nearest class of torch's own is compared (AdamW derives from Adam); others pass by their values.
-    nearest = next((kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.optim")), None)
+    # Its nearest base class in torch is compared (AdamW derives from Adam); of other optimizers the values alone are.
+    nearest = next((base for base in type(optimizer).__mro__ if base.__module__.startswith("torch.optim")), None)
     if nearest not in (expected_class, torch.optim.Optimizer, None):
         raise ValueError(f"the plan is for {expected_class.__name__}, the optimizer is {type(optimizer).__name__}")
     described = planned_parameters(model, plan, claims)
@@ -46,13 +44,13 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
         if id(parameter) not in held:
             raise ValueError(f"{info.name} is in no group of the optimizer")
         group = held[id(parameter)]
-        wanted = group_settings(plan, info.role, values)
-        del wanted["name"], wanted["lr"]  # which a schedule moves
-        for key, number in wanted.items():
-            # OneCycleLR starts below the planned rate and notes it as its maximum.
-            found = group.get("max_lr", group.get(key)) if key == "initial_lr" else group.get(key)
-            if not same_values(found, number):
-                raise ValueError(f"{info.name} ({info.role}) has {key} {found}, the plan says {number}")
+        planned = group_settings(plan, info.role, values)
+        del planned["name"], planned["lr"]  # a schedule moves the lr
+        for key, number in planned.items():
+            # OneCycleLR starts below the planned rate, which it keeps as its maximum.
+            held_number = group.get("max_lr", group.get(key)) if key == "initial_lr" else group.get(key)
+            if not same_values(held_number, number):
+                raise ValueError(f"{info.name} ({info.role}) has {key} {held_number}, the plan says {number}")
     if plan.grad_scale and not scales_gradients(optimizer):
         raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
     for module, path, name, factor in planned_multipliers(model, plan):
@@ -62,7 +60,7 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
 
 
 def _groups_by_parameter(optimizer: Optimizer, names: dict[int, str]) -> dict[int, dict[str, Any]]:
-    """The group that holds each parameter, by id; no parameter twice, and none that the model does not train."""
+    """The group that holds each parameter, by id. No parameter may be held twice, or without being trained."""
     held: dict[int, dict[str, Any]] = {}
     for index, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
@@ -81,20 +79,20 @@ def check_routing(
     """Refuse a plan that the model's routers would not survive, and warn where they would learn late."""
     if gate not in (*_GATES, None):
         raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(_GATES)}")
-    known = [module for module in model.modules() if isinstance(module, Routes)]
-    gates = {gate or "", *(router.gate_kind for router in known)}
-    random_routing = random_routing or (bool(known) and all(router.random_routing for router in known))
-    routers = [info for info in infos if info.role == "router"]
+    routers = [module for module in model.modules() if isinstance(module, Routes)]
+    gates = {gate or "", *(router.gate_kind for router in routers)}
+    random_routing = random_routing or (bool(routers) and all(router.random_routing for router in routers))
+    names = [info.name for info in infos if info.role == "router"]
     target = plan.target
-    if routers and plan.roles["router"].zero and target.active < target.experts and not random_routing:
-        unknown = "add routing noise, or a random router bias once initialized, and pass random_routing=True"
-        takes_noise = any(isinstance(router, Draws) for router in known)
-        how = "construct it with noise" if takes_noise else unknown
+    if names and plan.roles["router"].zero and target.active < target.experts and not random_routing:
+        how = "add routing noise, or a random router bias once initialized, and pass random_routing=True"
+        if any(isinstance(router, Draws) for router in routers):
+            how = "construct it with noise"
         raise ValueError(
-            f"router '{routers[0].name}' would start at zero and route to {target.active} of {target.experts}, which "
+            f"router '{names[0]}' would start at zero and route to {target.active} of {target.experts}, which "
             f"ties every expert: {how}; or plan with scheme 'mup'"
         )
-    for summing in sorted(gates & set(_SUMMING_GATES)) if routers and plan.roles["expert_in"].starts_equal else ():
+    for summing in sorted(gates & set(_SUMMING_GATES)) if names and plan.roles["expert_in"].starts_equal else ():
         _warn(
             f"experts start equal, and a {summing} gate gives the router no gradient until they differ: "
             "use a sigmoid gate"
@@ -105,9 +103,12 @@ def check_routing(
 
 
 def _scales_logits(model: nn.Module, plan: Plan) -> bool:
-    """Whether the model has the factor of a tied readout itself: on its head, or as an attribute of its own."""
-    known = [module for module in model.modules() if isinstance(module, Multiplies)]
-    return any(isinstance(each, nn.Linear) or "tied_readout" in each.plan_multipliers(plan) for each in known)
+    """Whether a module of the model has the factor of a tied readout: its head, or one that names the factor."""
+    return any(
+        isinstance(module, nn.Linear) or "tied_readout" in module.plan_multipliers(plan)
+        for module in model.modules()
+        if isinstance(module, Multiplies)
+    )
 
 
 def _warn_of_tied_readout(plan: Plan, name: str, scaled: bool) -> None:
@@ -121,8 +122,11 @@ def _warn_of_tied_readout(plan: Plan, name: str, scaled: bool) -> None:
 
 
 def check_precision(plan: Plan, described: list[tuple[ParamInfo, Tensor, Values]]) -> None:
-    """In Regime II under MSSP expert_out starts √M larger, and its updates are no larger: relative to it they fall as
-    N^-1/2, below what half precision can hold."""
+    """Warn of half precision in Regime II under MSSP.
+
+    There expert_out starts √M larger while its updates are no larger: relative to it they fall as N^-1/2, below what
+    half precision can hold.
+    """
     half = [info.name for info, parameter, _ in described if info.role == "expert_out" and parameter.dtype in _HALF]
     init = plan.rule("expert_out").init_std
     if half and plan.setting.regime is II and init is not None and init.grows_with("M"):

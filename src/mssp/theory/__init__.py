@@ -1,4 +1,4 @@
-"""What the theory predicts: exponents of every measured quantity, as data and from the rules themselves.
+"""What the theory predicts: the exponent of every measured quantity, from the paper's tables or from the rules.
 
 It imports planning and the vocabulary of quantities, and needs no torch.
 """

@@ -1,12 +1,12 @@
-"""What to expect of a quantity, and on whose word: the paper's tables, the rules, or a simulation.
+"""What to expect of a quantity, and which source says so: the paper's tables, the rules, or a simulation.
 
-Under gates that are shares of one among K of M experts, predictions leave room for what a finite number of experts
-does to the router's way back. A gradient at the logits is what comes back to the gates times the derivative of the
-gates, which for shares is
+Under gates that are shares of one among K of M experts, a finite number of experts changes what comes back through the
+router, and predictions leave room for that. A gradient at the logits is what comes back to the gates times the
+derivative of the gates, which for shares is
 
     dφ_i / dψ_j = φ_i (δ_ij - φ_j)
 
-Times K it is of order 1, as the paper's gates are. But it is still growing to that order where experts are few: with
+Times K it is of order 1, as the paper's gates are. With few experts, however, it is still growing to that order: with
 one expert active there is no derivative at all. From 8 to 32 experts, half of them active, this alone raises
 exponents over the width by 0.2; from 64 to 128 by 0.07. It is computed here for logits that are standard normal, as
 at the start.
@@ -46,7 +46,7 @@ _TOKENS = 4096
 
 
 def rise(plans: Mapping[int, Plan]) -> Fraction:
-    """By how much the exponents of the router's way back are raised over these sizes; 0 where K stays.
+    """By how much a finite number of experts raises the router's exponents over these sizes; 0 where K stays.
 
     >>> from mssp import Shape, plan
     >>> few = {n: plan(Shape(n, 16, n // 8, n // 16, 1), regime="II", lr=1.0) for n in (64, 128, 256)}
@@ -54,15 +54,15 @@ def rise(plans: Mapping[int, Plan]) -> Fraction:
     >>> f"{float(rise(few)):.1f} {float(rise(many)):.1f}"
     '0.2 0.0'
     """
-    sizes = {size: _derivative(each.target.experts, each.target.active) for size, each in plans.items()}
-    if len(set(sizes.values())) == 1 or not all(sizes.values()):
+    derivatives = [_derivative(plan.target.experts, plan.target.active) for plan in plans.values()]
+    if len(set(derivatives)) == 1 or not all(derivatives):
         return Fraction(0)
-    slope = slope_of([math.log(size) for size in sizes], [math.log(each) for each in sizes.values()])
+    slope = slope_of([math.log(size) for size in plans], [math.log(derivative) for derivative in derivatives])
     return max(Fraction(slope).limit_denominator(100), Fraction(0))
 
 
 def _derivative(experts: int, active: int) -> float:
-    """The root mean square, over all experts, of what independent gradients at K-fold gates come to at the logits."""
+    """The root mean square, over all experts, of the gradients at the logits that independent ones at K φ lead to."""
     random = np.random.default_rng(0)
     logits = random.standard_normal((_TOKENS, experts))
     back = random.standard_normal((_TOKENS, active))
@@ -77,7 +77,7 @@ Simulated = Mapping[str, Sequence[Estimate | None]]
 
 _ROUTERS_WAY_BACK = (BACKWARD_PROPAGATING("router"), BACKWARD_EFFECTIVE("router"), GRADIENT("router"))
 
-# What the simulation is asked for: the terms that the paper's tables hold.
+# What the simulation predicts: the terms that the paper's tables hold.
 _SIMULATED = (
     EFFECTIVE, PROPAGATING, AGGREGATE, ACTIVATION, *WAY_BACK, GRADIENT, FEATURE_CHANGE, LOGIT_CHANGE,
 )  # fmt: skip
@@ -87,7 +87,7 @@ _SIMULATED = (
 class Prediction:
     """An exponent, where it comes from (``paper``, ``rules`` or ``simulated``), and how uncertain it is.
 
-    One that is not ``binding`` is there to compare with, and not to be judged by.
+    A prediction that is not ``binding`` is shown beside the measured exponent, which is not judged by it.
     """
 
     exponent: Exponent
@@ -102,9 +102,9 @@ class Theory:
     Args:
         plans: by the size that grows, as the rules give them.
         simulated: exponents of the minimal linear MoE after 0, 1, ... updates, for what the paper leaves open.
-        bypassed: some of the loss does not go through the readout (load balancing).
-        equal_shares: gates sum to one over the experts.
-        own_sides: roles whose matrices have sides that do not grow as the role's do: their rules give no one exponent.
+        bypassed: whether some of the loss does not go through the readout (load balancing).
+        equal_shares: whether gates sum to one over the experts.
+        own_sides: roles whose matrices have sides that do not grow as the role's do, so that no one exponent follows.
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class Theory:
         self._implied, self._simulated = Implied(plans, equal_shares=equal_shares), simulated or {}
         self._own_sides = frozenset(own_sides)
         self._rise = rise(plans) if equal_shares and not self.depth else Fraction(0)
-        # Decay moves weights that no gradient reaches, and a loss of the router's reaches them past a zero readout:
-        # what would be exactly zero is not.
+        # Nothing is exactly zero with weight decay, which moves weights that no gradient reaches, or with a loss that
+        # reaches them past a zero readout.
         self._never_zero = self.plan.weight_decay != 0 or bypassed
 
     def prediction(self, name: str, step: int) -> Prediction | None:
-        """After so many updates; None where nobody says anything."""
-        found = tabulated(name, step, self.plan.setting, depth=self.depth)
-        if found is not None:
-            return self._unless_zero(name, found, "paper")
+        """The prediction after so many updates; None where no source has one."""
+        printed = tabulated(name, step, self.plan.setting, depth=self.depth)
+        if printed is not None:
+            return self._unless_zero(name, printed, "paper")
         quantity = Quantity.named(name)
         if quantity.of in self._own_sides and quantity.kind not in (BACKWARD_PROPAGATING, BACKWARD_EFFECTIVE):
             return None
@@ -141,11 +141,12 @@ class Theory:
         return None
 
     def _unless_zero(self, name: str, exponent: Exponent, source: str) -> Prediction | None:
-        vanishes = exponent.power is None
-        return None if vanishes and self._never_zero else Prediction(self.raised(name, exponent), source)
+        if exponent.power is None and self._never_zero:
+            return None
+        return Prediction(self._raised(name, exponent), source)
 
-    def raised(self, name: str, exponent: Exponent) -> Exponent:
-        """With the room that a finite number of experts needs under gates that sum to one."""
+    def _raised(self, name: str, exponent: Exponent) -> Exponent:
+        """The exponent with the room that a finite number of experts needs under gates that sum to one."""
         if exponent.power is None or not self._rise:
             return exponent
         quantity = Quantity.named(name)
@@ -156,13 +157,13 @@ class Theory:
         return exponent
 
     def _from_simulation(self, name: str, estimate: Estimate | None, step: int) -> Prediction | None:
-        # From the second update on, how far a model has come matters, and a scalar linear one comes no further than its
-        # learning rate; what the first update shows does not depend on it, unless outputs are already blowing up.
+        # From the second update on, exponents depend on how far a model has come, and a scalar linear one comes no
+        # further than its learning rate. After the first they do not, unless outputs are already blowing up.
         binding = step <= 1 and not self.plan.setting.scheme.regime_free
         if estimate is None:
             return Prediction(Exponent(None), "simulated", binding=binding)
         if not math.isfinite(estimate.value):
-            return None  # the simulation was lost
+            return None  # the simulation diverged
         power = Fraction(estimate.value).limit_denominator(1000)
         ci = estimate.ci if math.isfinite(estimate.ci) else 0.0
         return Prediction(Exponent(power, slack(name)), "simulated", ci, binding)

@@ -15,7 +15,7 @@ from mssp.planning.plans import Plan, plan
 from mssp.planning.setting import ADAM, MSSP
 from mssp.theory.propagation import Exponent, slack
 
-_HELD_BY_READOUT = 1  # a zero readout holds back every gradient but its own by one update
+_HELD_BY_READOUT = 1  # a zero readout delays every gradient but its own by one update
 
 
 class Implied:
@@ -28,23 +28,20 @@ class Implied:
     (Exponent(power=Fraction(1, 2), slack=Fraction(0, 1)), Exponent(power=Fraction(-2, 1), slack=Fraction(0, 1)))
 
     Args:
-        plans: by the size that grows, as the rules give them: multipliers do not matter if they are the same for all.
+        plans: by the size that grows, as the rules give them. Multipliers do not matter if they are the same for all.
+        equal_shares: gates sum to one over the experts.
     """
 
     def __init__(self, plans: Mapping[int, Plan], *, equal_shares: bool = False) -> None:
-        self._plans = plans
-        any_plan = next(iter(plans.values()))
-        self._adam = any_plan.setting.optimizer.eps is not None
-        # Gradients are of the order that the rule of eps says where the dynamics are those of MSSP.
-        stable = any_plan.setting.regime in any_plan.setting.scheme.stable
+        self._plans, self._first = plans, next(iter(plans.values()))
+        setting = self._first.setting
+        # Where the dynamics are those of MSSP, the rule of eps says how large gradients are.
         self._gradients = {
-            size: plan(each.target, regime=each.setting.regime, scheme=MSSP, optimizer=ADAM, lr=1.0)
-            for size, each in plans.items()
-            if stable
+            size: plan(member.target, regime=setting.regime, scheme=MSSP, optimizer=ADAM, lr=1.0)
+            for size, member in plans.items()
+            if setting.regime in setting.scheme.stable
         }
-        self._decays = any_plan.weight_decay != 0
-        self._held = any_plan.roles["readout"].zero
-        # Equal experts under gates that sum to one: whatever a router does, the sum stays, so it has no gradient yet.
+        # With equal experts and gates that sum to one, a router changes nothing, and so has no gradient yet.
         self._router_waits = equal_shares and self.tied()
 
     def exponent(self, name: str, step: int) -> Exponent | None:
@@ -52,11 +49,11 @@ class Implied:
         quantity = Quantity.named(name)
         kind, role = quantity.kind, quantity.of
         if kind is AGGREGATION:
-            return self._slope({size: each.multiplier("aggregation") for size, each in self._plans.items()})
-        if role not in next(iter(self._plans.values())).roles:
+            return _slope({size: plan.multiplier("aggregation") for size, plan in self._plans.items()})
+        if role not in self._first.roles:
             return None
         if self._router_waits and role == "router" and kind not in (WEIGHTS, EPS) and step <= self._starts(role) + 1:
-            return None  # there is nothing but rounding to scale
+            return None  # what is measured is rounding
         kinds = {
             WEIGHTS: self._initial,
             RATE: self._rate,
@@ -67,29 +64,29 @@ class Implied:
         return kinds[kind](role, step) if kind in kinds else None
 
     def _initial(self, role: str, step: int) -> Exponent:
-        zero = any(each.roles[role].zero for each in self._plans.values())
+        zero = any(plan.roles[role].zero for plan in self._plans.values())
         return Exponent(None) if zero else self._of("init_std", role)
 
     def _rate(self, role: str, step: int) -> Exponent | None:
-        # The first update of a layer is its learning rate times one gradient; later ones add up as they align, and
-        # with decay no update is the learning rate's alone.
-        first = step == self._starts(role) + 1
-        return self._of("lr", role) if first and not self._decays else None
+        # The first update of a layer is its learning rate times one gradient. Later ones add up as they align, and
+        # with weight decay no update is as large as the learning rate says.
+        is_first = step == self._starts(role) + 1
+        return self._of("lr", role) if is_first and not self._first.weight_decay else None
 
     def _eps(self, role: str, step: int) -> Exponent | None:
-        if not self._adam:
+        if self._first.setting.optimizer.eps is None:
             return None
-        # Scaling gradients up is, to Adam, scaling eps down.
-        values = {size: each.roles[role] for size, each in self._plans.items()}
-        return self._slope({size: (each.eps or math.nan) / each.grad_scale for size, each in values.items()})
+        # To Adam, scaling gradients up is scaling eps down.
+        values = {size: plan.roles[role] for size, plan in self._plans.items()}
+        return _slope({size: (numbers.eps or math.nan) / numbers.grad_scale for size, numbers in values.items()})
 
     def _gradient(self, role: str, step: int) -> Exponent | None:
         if not self._gradients:
             return None
         if step < self._starts(role):
             return Exponent(None)
-        found = self._slope({size: each.roles[role].eps or math.nan for size, each in self._gradients.items()})
-        return Exponent(found.power, slack(GRADIENT(role)))
+        like_eps = _slope({size: plan.roles[role].eps or math.nan for size, plan in self._gradients.items()})
+        return Exponent(like_eps.power, slack(GRADIENT(role)))
 
     def _faithfulness(self, role: str, step: int) -> Exponent | None:
         gradient, eps = self._gradient(role, step), self._eps(role, step)
@@ -100,16 +97,17 @@ class Implied:
 
     def _starts(self, role: str) -> int:
         """The number of updates after which a role has a gradient."""
-        return _HELD_BY_READOUT if self._held and role != "readout" else 0
+        return _HELD_BY_READOUT if self._first.roles["readout"].zero and role != "readout" else 0
 
     def tied(self) -> bool:
         """Whether experts start equal."""
-        return next(iter(self._plans.values())).roles["expert_in"].starts_equal
+        return self._first.roles["expert_in"].starts_equal
 
     def _of(self, value: str, role: str) -> Exponent:
-        return self._slope({size: getattr(each.roles[role], value) for size, each in self._plans.items()})
+        return _slope({size: getattr(plan.roles[role], value) for size, plan in self._plans.items()})
 
-    def _slope(self, numbers: Mapping[int, float]) -> Exponent:
-        slope = slope_of([math.log(size) for size in numbers], [math.log(number) for number in numbers.values()])
-        # The rules' powers are multiples of a half; shapes that are no family of one regime leave others.
-        return Exponent(Fraction(slope).limit_denominator(100))
+
+def _slope(numbers: Mapping[int, float]) -> Exponent:
+    slope = slope_of([math.log(size) for size in numbers], [math.log(number) for number in numbers.values()])
+    # The rules' powers are multiples of a half, but shapes of no one family may have others.
+    return Exponent(Fraction(slope).limit_denominator(100))

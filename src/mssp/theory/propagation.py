@@ -5,7 +5,7 @@ term that vanishes identically. Where the paper treats a cross term apart, our "
 of the larger order. What the rules imply (initial weights, learning rates, gradients) is read off the rules, not
 written down again (``theory/implied.py``).
 
-Printed and corrected here (docs/errata.md): E.2 of muP after one step is N⁻³ in both regimes.
+One printed value is corrected here (docs/errata.md): E.2 of muP after one step is N⁻³ in both regimes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from mssp.measure.quantities import (
 )
 from mssp.planning.setting import ADAM, MSSP, MUP, MUPS_OWN, SGD, ZERO, I, Regime, Setting, regime_named
 
-# MSSP from a zero readout, SGD and Adam alike: the first update moves the readout alone, the second everything, and
-# from then on nothing changes its order. "from" is the number of updates at which a term is there.
+# MSSP from a zero readout, for SGD and Adam alike: the first update moves the readout alone, the second moves
+# everything, and from then on nothing changes its order. "from" is the number of updates after which a term is there.
 _MSSP = """
                                      from  I     II    III
     effective/embedding              2     0     0     0
@@ -84,9 +84,9 @@ _MSSP = """
     backward/router-update-update    2     -1    -1    -1
 """
 
-# muP with its own readout, std 1/N, under SGD, after 0, 1 and 2 updates. There the paper's analysis ends, and its
-# experiments find exponents between the clean ones: beyond, only the initial aggregate is predicted, which never
-# recovers. "-" is what the tables do not tell apart.
+# muP with its own readout, std 1/N, under SGD, after 0, 1 and 2 updates. The paper's analysis ends there, and its
+# experiments find exponents between the clean ones. Beyond, only the initial aggregate is predicted, which never
+# recovers. "-" is what the paper's tables do not tell apart.
 _MUP = """
                                      II                  III
     effective/embedding              zero  -1/2  0       zero  -1/2  0
@@ -145,7 +145,7 @@ _MUP = """
 """
 
 _ANALYSED = 2  # updates of muP that the paper follows
-# Sums of terms that muP's table gives apart, and of different orders.
+# Sums of terms that muP's table lists one by one, and that are of different orders.
 _PARTS = {
     AGGREGATE("propagating"): (AGGREGATE("A21"), AGGREGATE("A22")),
     PROPAGATING("expert_out"): (PROPAGATING("expert_in"), EFFECTIVE("expert_in")),
@@ -153,9 +153,9 @@ _PARTS = {
     ACTIVATION("readout"): (PROPAGATING("readout"), EFFECTIVE("readout")),
 }
 
-# Inner products over the width between features, or errors, of different inputs: random at first, where they fall
-# N^-1/2 faster, and of the predicted order once features and errors align. On the way an exponent between the two is no
-# miss. The number is how many such products a term holds.
+# How many inner products over the width a term holds between features, or errors, of different inputs. Such products
+# are random at first, when they fall N^-1/2 faster, and of the predicted order once features and errors align. An
+# exponent between the two is no miss.
 _ALIGNING = {
     EFFECTIVE("router"): 1,
     LOGIT_CHANGE(): 1,
@@ -188,25 +188,25 @@ def slack(name: str) -> Fraction:
 
 
 def _whole(name: Quantity) -> Quantity:
-    """The whole term, of its part that the readout's update sent: where the readout starts at zero, this is all."""
+    """For the part of a term that the readout's update sent, the term: it is all of it under a readout of zeros."""
     return name.kind(name.of) if name.part == BY_UPDATE else name
 
 
-# In Regime I muP differs from MSSP by its router's initial weights alone; what passes through them falls with the width
-# where theory says it should not (the paper's "anomaly"), so nothing is predicted of it.
+# In Regime I muP differs from MSSP by its router's initial weights alone. What passes through them falls with the width
+# where theory says that it should not (the paper's "anomaly"), so nothing is predicted of it.
 _THROUGH_INITIAL_ROUTER = (
     PROPAGATING("router"), BACKWARD_PROPAGATING("router"), THROUGH_ROUTER(INIT, INIT), THROUGH_ROUTER(INIT, UPDATED),
 )  # fmt: skip
 
-# What depth adds under the 1/L multiplier: gradients inside blocks fall as 1/L, nothing else moves.
+# Under the 1/L multiplier gradients inside blocks fall as 1/L with the depth, and nothing else changes with it.
 _OUTSIDE_BLOCKS = ("readout", "embedding")
 
 
 @dataclass(frozen=True)
 class Exponent:
-    """A predicted power of the size that grows; ``power`` None stands for a term that vanishes identically.
+    """A predicted power of the size that grows; ``power`` None means that the term vanishes identically.
 
-    ``slack`` is how far below the power a measured exponent may still be on its way up to it.
+    ``slack`` is how far below the power a measured exponent may be while it rises to it.
     """
 
     power: Fraction | None
@@ -230,8 +230,8 @@ def tabulated(name: str, step: int, setting: Setting, *, depth: bool = False) ->
     """
     quantity, scheme, regime = Quantity.named(name), setting.scheme, setting.regime
     if scheme is MSSP and setting.readout == ZERO:
-        found = _of_mssp(quantity, step, regime)
-        return _in_depth(quantity, found) if depth else found
+        in_width = _of_mssp(quantity, step, regime)
+        return _in_depth(quantity, in_width) if depth else in_width
     if scheme is not MUP or depth:
         return None
     if regime is I and setting.readout == ZERO and quantity not in _THROUGH_INITIAL_ROUTER:
@@ -251,18 +251,16 @@ def stable_exponent(name: str, regime: Regime | None, *, depth: bool = False) ->
     >>> stable_exponent("aggregate/init", III), stable_exponent("backward/A6", II)
     (Fraction(0, 1), Fraction(-1, 1))
     """
-    found = tabulated(name, 2, Setting(scheme=MSSP, regime=regime, optimizer=ADAM), depth=depth)
-    return None if found is None else found.power
+    exponent = tabulated(name, 2, Setting(scheme=MSSP, regime=regime, optimizer=ADAM), depth=depth)
+    return None if exponent is None else exponent.power
 
 
 def _of_mssp(name: Quantity, step: int, regime: Regime | None) -> Exponent | None:
-    row = _mssp().get(_whole(name))
-    if row is None:
+    if _whole(name) not in _mssp():
         return None
-    start, cells = row
+    start, cells = _mssp()[_whole(name)]
     assert regime is not None
-    cell = cells[regime]
-    return Exponent(None) if cell == "zero" or start > step else _exponent(name, cell)
+    return Exponent(None) if start > step else _exponent(name, cells[regime])
 
 
 def _in_depth(name: Quantity, in_width: Exponent | None) -> Exponent | None:
@@ -273,18 +271,20 @@ def _in_depth(name: Quantity, in_width: Exponent | None) -> Exponent | None:
 
 
 def _climbing(name: Quantity, cells: list[str] | None, step: int, regime: Regime | None) -> Exponent | None:
-    """muP's terms climb from column to column at a speed that the learning rate sets: in between is no miss.
+    """The exponent of a muP term, with room for those in the columns before.
 
-    Nor is it for a sum of terms of different orders, of which the lower may have the larger constant.
+    Terms climb from column to column as fast as the learning rate lets them, so an exponent in between is no miss. Nor
+    is one between the exponents of a sum's terms, since the term of lower order may have the larger constant.
     """
-    found = None if cells is None else _exponent(name, cells[step])
-    if found is None or found.power is None or cells is None:
-        return found
+    exponent = None if cells is None else _exponent(name, cells[step])
+    if exponent is None or exponent.power is None or cells is None:
+        return exponent
     before = [_exponent(name, cell) for cell in cells[:step]]
     parts = [_climbing(part, _mup().get((regime, part)), step, regime) for part in _PARTS.get(name, ())]
-    known = [each.power for each in before if each is not None and each.power is not None]
-    known += [each.power - each.slack for each in parts if each is not None and each.power is not None]
-    return Exponent(found.power, max(found.power - min([*known, found.power]), found.slack))
+    lowest = [exponent.power]
+    lowest += [past.power for past in before if past is not None and past.power is not None]
+    lowest += [part.power - part.slack for part in parts if part is not None and part.power is not None]
+    return Exponent(exponent.power, max(exponent.power - min(lowest), exponent.slack))
 
 
 def _exponent(name: Quantity, cell: str) -> Exponent | None:
@@ -297,7 +297,7 @@ def _exponent(name: Quantity, cell: str) -> Exponent | None:
 
 @cache
 def _mssp() -> dict[Quantity, tuple[int, dict[Regime, str]]]:
-    """By name: the update from which a term is there, and its cell for each regime."""
+    """The number of updates after which a term is there, and its cell for each regime, by name."""
     header, *rows = (line.split() for line in _MSSP.strip().splitlines())
     regimes = [regime_named(word) for word in header[1:]]
     return {
@@ -308,7 +308,7 @@ def _mssp() -> dict[Quantity, tuple[int, dict[Regime, str]]]:
 
 @cache
 def _mup() -> dict[tuple[Regime | None, Quantity], list[str]]:
-    """By regime and name, the cells after 0, 1 and 2 updates."""
+    """The cells after 0, 1 and 2 updates, by regime and name."""
     header, *rows = (line.split() for line in _MUP.strip().splitlines())
     return {
         (regime_named(word), Quantity.named(name)): cells[3 * index : 3 * index + 3]
