@@ -20,13 +20,13 @@ _DEVICES = ("cpu", "cuda")
 
 @cache
 def this_host() -> str:
-    """A hash for the host and, as process numbers are its own, the container."""
+    """A hash of the host and of the container, which has process numbers of its own."""
     space = os.readlink("/proc/self/ns/pid") if os.path.lexists("/proc/self/ns/pid") else ""
     return hashlib.sha256(f"{platform.node()} {text_at('/etc/machine-id')} {space}".encode()).hexdigest()[:16]
 
 
 def environment(device: str) -> dict[str, Any]:
-    """What results depend on beside their settings; kept with every run."""
+    """What results depend on beside their settings. It is kept with every run."""
     return {
         "python": platform.python_version(),
         "numpy": _installed("numpy"),
@@ -64,7 +64,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def device_text(device: str) -> str:
-    """What runs are computed with, in a few words."""
+    """The device that runs are computed with, in a few words."""
     import torch
 
     picked = pick_device(device)

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and the half-width of its 95 % confidence interval; NaN where one value says nothing of scatter."""
+    """A number and the half-width of its 95 % confidence interval, which is NaN where there was only one value."""
 
     value: float
     ci: float
@@ -22,7 +22,7 @@ class Estimate:
         >>> Estimate(-0.0001, 0.25).text(2), Estimate(-1.5, math.nan).text(1)
         ('0.00 ± 0.25', '−1.5')
         """
-        rounded = round(self.value, digits) + 0.0  # which makes a zero of minus zero
+        rounded = round(self.value, digits) + 0.0  # adding zero makes minus zero a plain one
         ci = "" if math.isnan(self.ci) else f" ± {self.ci:.{digits}f}"
         return f"{rounded:.{digits}f}{ci}".replace("-", "−")
 
@@ -49,13 +49,11 @@ def mean_of(values: Sequence[float]) -> Estimate:
     >>> print(mean_of([1.0, 2.0, 3.0]))
     2.000 ± 2.484
     """
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return Estimate(math.nan, math.nan)
-    if len(finite) == 1:
-        return Estimate(finite[0], math.nan)
-    half = quantile(0.975, len(finite) - 1) * stdev(finite) / math.sqrt(len(finite))
-    return Estimate(fmean(finite), half)
+    present = [value for value in values if math.isfinite(value)]
+    if len(present) < 2:
+        return Estimate(present[0] if present else math.nan, math.nan)
+    half = quantile(0.975, len(present) - 1) * stdev(present) / math.sqrt(len(present))
+    return Estimate(fmean(present), half)
 
 
 def slope_of(xs: Sequence[float], ys: Sequence[float]) -> float:
@@ -80,10 +78,10 @@ def p_greater(first: Sequence[float], second: Sequence[float]) -> float:
     if min(len(first), len(second)) < 2:
         return math.nan
     difference = fmean(first) - fmean(second)
-    parts = [stdev(each) ** 2 / len(each) for each in (first, second)]
+    parts = [stdev(sample) ** 2 / len(sample) for sample in (first, second)]
     if not sum(parts):
         return 0.0 if difference > 0 else 1.0
-    weighted = sum(part**2 / (len(each) - 1) for part, each in zip(parts, (first, second), strict=True))
+    weighted = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, (first, second), strict=True))
     return 1 - cdf(difference / math.sqrt(sum(parts)), sum(parts) ** 2 / weighted)
 
 
@@ -120,7 +118,7 @@ def _beta_share(a: float, b: float, x: float) -> float:
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
     )
-    # From the inside out: after a hundred terms nothing changes for the arguments of a t test.
+    # The fraction is computed from the inside out; for the arguments of a t test a hundred terms are enough.
     fraction = 1.0
     for m in range(100, 0, -1):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))

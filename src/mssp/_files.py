@@ -12,7 +12,7 @@ from uuid import uuid4
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name to write to; the file takes its own name when all is written.
+    """A temporary file to write to, which takes the name of the path once everything is written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -38,8 +38,8 @@ def file_at(path: str | Path) -> Path:
     """The path, if a file is there."""
     path = Path(path)
     if not path.is_file():
-        found = "is a folder" if path.is_dir() else "does not exist"
-        raise ValueError(f"{path} {found}: a file is needed")
+        reason = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(f"{path} {reason}: a file is needed")
     return path
 
 

@@ -20,7 +20,7 @@ def markdown_table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list
 
 
 def align(table: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side, a rule under the header; within a cell, what follows a tab lines up too."""
+    """Columns side by side, with a line under the header. In a column, the parts of cells after a tab line up too."""
     columns = [_aligned_cells(column) for column in zip(*table, strict=True)]
     widths = [max(map(len, column)) for column in columns]
     rows = zip(*columns, strict=True)
@@ -29,6 +29,6 @@ def align(table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _aligned_cells(column: Sequence[str]) -> list[str]:
-    first = max((len(cell.partition("\t")[0]) for cell in column if "\t" in cell), default=0)
     parts = [cell.partition("\t") for cell in column]
-    return [f"{head:<{first}} {tail}" if tab else head for head, tab, tail in parts]
+    width = max((len(head) for head, tab, _ in parts if tab), default=0)
+    return [f"{head:<{width}} {tail}" if tab else head for head, tab, tail in parts]

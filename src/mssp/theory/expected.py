@@ -143,9 +143,9 @@ class Theory:
     def _unless_zero(self, name: str, exponent: Exponent, source: str) -> Prediction | None:
         if exponent.power is None and self._never_zero:
             return None
-        return Prediction(self._raised(name, exponent), source)
+        return Prediction(self.raised(name, exponent), source)
 
-    def _raised(self, name: str, exponent: Exponent) -> Exponent:
+    def raised(self, name: str, exponent: Exponent) -> Exponent:
         """The exponent with the room that a finite number of experts needs under gates that sum to one."""
         if exponent.power is None or not self._rise:
             return exponent
