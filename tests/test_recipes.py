@@ -185,7 +185,7 @@ def test_an_optimizer(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "router"]) == 0
     before = capsys.readouterr().out
     assert main([*PLAN.split()[1:], "--optimizer", "rmsprop"]) == 2
-    assert capsys.readouterr().err.endswith("no rules for optimizer 'rmsprop': the paper covers sgd, adam, adamw\n")
+    assert capsys.readouterr().err.endswith("--optimizer must be one of sgd, adam, adamw, got 'rmsprop'\n")
     copy.follow(OPTIMIZER)
     explained, planned, adams, checked, swept, plain = copy.commands(
         "mssp explain router",
@@ -321,7 +321,7 @@ def test_a_scheme(copy: Copy) -> None:
     assert "Regime II · calm · sgd" in swept.out
     for file in ("rates.html", "scores.html", "report.html"):
         assert "Calm" in (copy.folder / file).read_text(encoding="utf-8"), file
-    assert refused.err.endswith("use one of mssp, mup, mup-heuristic, sp, ntp, jiang, calm\n")
+    assert refused.err.endswith("one of mssp, mup, mup-heuristic, sp, ntp, jiang, calm, got 'louder'\n")
 
 
 # -- a quantity --------------------------------------------------------------------------------------------------------

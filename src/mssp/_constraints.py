@@ -18,17 +18,17 @@ Callee = TypeVar("Callee", bound=Callable[..., Any])
 
 # Every product of sizes and their inverses stays far inside the range of floats.
 _LARGEST = 2**53
-_LONGEST = 60  # characters of a value in a message
+_LONGEST = 100  # characters of a value in a message
 
 
 class UnfitError(Exception):
-    """What came is not what the argument must be."""
+    """What came is not what the argument must be; of a part of it, with what the part must be, and the part."""
 
 
 class Constraint(Generic[Kind]):
     """What an argument must be: in words, and as a function that takes what came and gives what is meant.
 
-    The function raises UnfitError where that is not what it must be, and a ValueError where there is more to say of it.
+    The function raises UnfitError where that is not what it must be, and a ValueError where there is more to say.
 
     >>> positive_int("batch", 50)
     50
@@ -38,29 +38,27 @@ class Constraint(Generic[Kind]):
     ValueError: batch must be a positive whole number, got 'fifty'
     """
 
-    def __init__(self, what: str, take: Callable[[Any], Kind]) -> None:
-        self._what, self._take = what, take
+    def __init__(self, what: str | Callable[[], str], take: Callable[[Any], Kind]) -> None:
+        self._what, self.take = what, take
 
     @property
     def what(self) -> str:
-        return self._what
+        return self._what if isinstance(self._what, str) else self._what()
 
     def __call__(self, name: str, came: object) -> Kind:
         """What came, as the code means it; a ValueError names the argument otherwise."""
         try:
-            return self._take(came)
-        except UnfitError:
-            raise ValueError(f"{name} must be {self.what}, got {shown(came)}") from None
-
-    def __repr__(self) -> str:
-        return f"Constraint({self.what!r})"
+            return self.take(came)
+        except UnfitError as error:
+            what, part = error.args or (self.what, came)
+            raise ValueError(f"{name} must be {what}, got {shown(part)}") from None
 
 
 def shown(came: object) -> str:
     """What came, in a few words: numbers and words as they are written, objects by their type.
 
-    >>> shown(0), shown("x" * 100), shown([]), shown(object())
-    ('0', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'", '[]', 'an object')
+    >>> shown(0), shown("plan.json"), shown([]), shown(object())
+    ('0', "'plan.json'", 'nothing', 'an object')
     """
     if isinstance(came, int) and abs(came) > _LARGEST:
         return f"a number of {int(math.log10(abs(came))) + 1} digits"
@@ -69,7 +67,9 @@ def shown(came: object) -> str:
     if isinstance(came, Path):
         came = str(came)
     if isinstance(came, str):
-        return repr(came) if len(came) <= _LONGEST else repr(f"{came[: _LONGEST - 2]}…")
+        return repr(came if len(came) <= _LONGEST else f"{came[: _LONGEST // 2]}…{came[-_LONGEST // 2 :]}")
+    if isinstance(came, list | tuple) and not came:
+        return "nothing"
     if isinstance(came, list | tuple) and all(isinstance(part, Real | str | None) for part in came):
         text = repr(came)
         return text if len(text) <= _LONGEST else f"a {type(came).__name__} of {len(came)}"
@@ -173,55 +173,42 @@ def _path(came: Any) -> str | os.PathLike[str]:
 path = Constraint("the path of a file", _path)
 
 
-class OneOf(Constraint[Any]):
-    """One of a few words, or the object that it stands for; the choices may be imported when they are asked for."""
+def one_of(choices: Iterable[Any] | Mapping[str, Any] | Callable[[], Any]) -> Constraint[Any]:
+    """One of a few words, or the object that it stands for; a function imports the choices when they are needed."""
 
-    def __init__(self, choices: Iterable[Any] | Mapping[str, Any] | Callable[[], Any]) -> None:
-        self._choices = choices
-        super().__init__("", self._named)
+    def by_word() -> Mapping[str, Any]:
+        known = choices() if callable(choices) else choices
+        return known if isinstance(known, Mapping) else {str(choice): choice for choice in known}
 
-    @property
-    def by_word(self) -> Mapping[str, Any]:
-        choices = self._choices() if callable(self._choices) else self._choices
-        return choices if isinstance(choices, Mapping) else {str(choice): choice for choice in choices}
-
-    @property
-    def what(self) -> str:
-        return f"one of {', '.join(self.by_word)}"
-
-    def _named(self, came: Any) -> Any:
-        for word, choice in self.by_word.items():
+    def take(came: Any) -> Any:
+        for word, choice in by_word().items():
             if came is choice or (isinstance(came, str) and came == word):
                 return choice
         raise UnfitError
 
-
-class Several(Constraint[tuple[Any, ...]]):
-    """A sequence, in which each must be as one is."""
-
-    def __init__(self, one: Constraint[Any], least: int = 0) -> None:
-        super().__init__(f"{'one or more' if least else 'a sequence'}, each {one.what}", lambda came: came)
-        self._one, self._least = one, least
-
-    def __call__(self, name: str, came: object) -> tuple[Any, ...]:
-        if not isinstance(came, Sequence) or isinstance(came, str | bytes) or len(came) < self._least:
-            raise ValueError(f"{name} must be {self.what}, got {shown(came)}")
-        return tuple(self._one(name, one) for one in came)
+    return Constraint(lambda: f"one of {', '.join(by_word())}", take)
 
 
-class Optional(Constraint[Any]):
+def optional(one: Constraint[Any]) -> Constraint[Any]:
     """None, or what another constraint says."""
+    return Constraint(lambda: one.what, lambda came: None if came is None else one.take(came))
 
-    def __init__(self, one: Constraint[Any]) -> None:
-        super().__init__("", lambda came: came)
-        self._one = one
 
-    @property
-    def what(self) -> str:
-        return self._one.what
+def several(one: Constraint[Any], least: int = 0) -> Constraint[tuple[Any, ...]]:
+    """A sequence, in which each must be as another constraint says."""
 
-    def __call__(self, name: str, came: object) -> Any:
-        return None if came is None else self._one(name, came)
+    def part(came: Any) -> Any:
+        try:
+            return one.take(came)
+        except UnfitError as error:
+            raise UnfitError(*(error.args or (one.what, came))) from None
+
+    def take(came: Any) -> tuple[Any, ...]:
+        if not isinstance(came, Sequence) or isinstance(came, str | bytes) or len(came) < least:
+            raise UnfitError
+        return tuple(map(part, came))
+
+    return Constraint(lambda: f"{'one or more' if least else 'a sequence'}, each {one.what}", take)
 
 
 # -- tables of arguments -----------------------------------------------------------------------------------------------

@@ -5,17 +5,27 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from mssp._constraints import Constraint, UnfitError
 from mssp._files import text_at
 
 if TYPE_CHECKING:
     import torch
 
 __version__ = "0.1.0"
-_DEVICES = ("cpu", "cuda")
+
+
+def _device_name(came: Any) -> str:
+    if not isinstance(came, str) or not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", came):
+        raise UnfitError
+    return came
+
+
+device_name = Constraint("auto, cpu, cuda or cuda:1", _device_name)
 
 
 @cache
@@ -51,15 +61,11 @@ def pick_device(name: str = "auto") -> torch.device:
     """The device of that name; ``auto`` is a GPU where there is one."""
     import torch
 
-    if name == "auto":
+    if device_name("device", name) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:1") from None
-    if device.type not in _DEVICES or (device.type == "cuda" and not torch.cuda.is_available()):
-        here = "cpu and cuda" if torch.cuda.is_available() else "cpu"
-        raise ValueError(f"device {name!r} cannot be used here: there is {here}")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} cannot be used here: there is cpu")
     return device
 
 

@@ -101,7 +101,9 @@ def test_a_plan_file_can_be_extended(capsys: pytest.CaptureFixture[str], tmp_pat
         )
     file.write_text("{}", encoding="utf-8")
     assert "not a plan file" in refused(capsys, "plan", "--extend", str(file), *sizes)
-    assert "No such file" in refused(capsys, "plan", "--extend", str(tmp_path / "none.json"), *sizes)
+    assert "--extend must be a file that is there, got" in refused(
+        capsys, "plan", "--extend", str(tmp_path / "none.json"), *sizes
+    )
 
 
 def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
     by_config = run(capsys, "plan", *files, "--lr", "4e-3", "--json")
     assert by_config == run(capsys, "plan", *STEP, "--json")
     assert "exclude each other" in refused(capsys, "plan", *files, "--lr", "1", "--base.width", "3")
-    assert "--target: inputs must be" in refused(capsys, "plan", *files, "--lr", "1", "--target.inputs", "0")
+    assert "--target.inputs must be" in refused(capsys, "plan", *files, "--lr", "1", "--target.inputs", "0")
     (tmp_path / "base.json").write_text("[" * 100_000, encoding="utf-8")
     assert "base.json: " in refused(capsys, "plan", *files, "--lr", "1")
     (tmp_path / "base.json").write_text('{"hidden_size": 3}', encoding="utf-8")
@@ -127,38 +129,44 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
         ([], "no command given: use one of demo, plan, explain"),
         (["scale"], "unknown command 'scale': use one of demo, plan, explain"),
         (["plan", *STEP, "--tarket.width", "3"], "--tarket.width, 3; perhaps you meant --target.width"),
-        (["plan", *STEP, "--target.width", "12.5"], "--target.width: must be a positive whole number, got '12.5'"),
-        (["plan", *STEP, "--target.width", "0"], "--target: width must be a positive whole number, got 0"),
+        (["plan", *STEP, "--target.width", "12.5"], "--target.width must be a positive whole number, got 12.5"),
+        (["plan", *STEP, "--target.width", "0"], "--target.width must be a positive whole number, got 0"),
         (["plan", *STEP, "--target.active", "65"], "--target: active must be at most experts"),
-        (["plan", *STEP, "--lr", "fast"], "--lr: must be a number, got 'fast'"),
+        (["plan", *STEP, "--lr", "fast"], "--lr must be a positive number, got 'fast'"),
         (["plan", *STEP, "--lr", "nan"], "lr must be a positive number, got nan"),
-        (["plan", *STEP, "--scheme", "x"], "unknown scheme 'x': use one of mssp"),
-        (["plan", *STEP, "--optimizer", "lion"], "no rules for optimizer 'lion'"),
-        (["plan", *STEP, "--regime", "V"], "unknown regime 'V': use one of I, II, III"),
-        (["plan", *STEP, "--init-std", "tiny"], "--init-std takes a number or ROLE=NUMBER, got 'tiny'"),
+        (["plan", *STEP, "--scheme", "x"], "--scheme must be one of mssp, mup, mup-heuristic, sp, ntp, jiang, got 'x'"),
+        (["plan", *STEP, "--optimizer", "lion"], "--optimizer must be one of sgd, adam, adamw, got 'lion'"),
+        (["plan", *STEP, "--regime", "V"], "--regime must be one of I, II, III, got 'V'"),
+        (["plan", *STEP, "--init-std", "tiny"], "--init-std must be a positive number or ROLE=NUMBER, got 'tiny'"),
         (["plan", *STEP, "--init-std", "q=1"], "unknown role 'q' in init_std"),
-        (["plan", *STEP, "--lr-mult", "3"], "lr_mult is by role: use one of embedding"),
-        (["plan", *STEP, "--lr-mult", "router=1", "router=2"], "--lr-mult says router twice"),
-        (["plan", *STEP, "--lr-mult", "router=1", "--lr-mult", "router=2"], "--lr-mult says router twice"),
-        (["plan", *STEP, "--init-std"], "--init-std: takes a number or ROLE=NUMBER, got nothing"),
+        (["plan", *STEP, "--lr-mult", "3"], "--lr-mult must be ROLE=NUMBER, as router=2, got '3'"),
+        (
+            ["plan", *STEP, "--lr-mult", "router=1", "router=2"],
+            "--lr-mult must be one number for router, got (1.0, 2.0)",
+        ),
+        (
+            ["plan", *STEP, "--lr-mult", "router=1", "--lr-mult", "router=2"],
+            "--lr-mult must be one number for router, got (1.0, 2.0)",
+        ),
+        (["plan", *STEP, "--init-std"], "--init-std must be a positive number or ROLE=NUMBER, got ''"),
         (["plan", *STEP, "--base.inputs", "9"], "the base has inputs 9: say the target's too"),
-        (["plan", *STEP, "--weight-decay", "some"], "--weight-decay: must be a number, got 'some'"),
+        (["plan", *STEP, "--weight-decay", "some"], "--weight-decay must be a number of at least 0, got 'some'"),
         (
             ["plan", *STEP, "--target.width", "1" + "0" * 320],
-            "--target: width must be a positive whole number, got a number of 321",
+            "--target.width must be a positive whole number, got a number of 321",
         ),
         (["plan", *STEP, "--optimizer", "sgd", "--lr", "1e308", "--json"], "comes to inf: outside the range"),
-        (["plan", "--extend", "", *flags("target", TARGET)], "Is a directory"),
+        (["plan", "--extend", "", *flags("target", TARGET)], "--extend must be a file that is there, got ''"),
         (["--json", "plan"], "unknown command '--json': use one of demo, plan"),
-        (["demo", "--steps", "1.5"], "--steps: must be a positive whole number, got '1.5'"),
-        (["plan", *STEP, "--recipe.betas", "0.9", "x"], "--recipe.betas: must be two numbers, got '0.9 x'"),
+        (["demo", "--steps", "1.5"], "--steps must be a positive whole number, got 1.5"),
+        (["plan", *STEP, "--recipe.betas", "0.9", "x"], "--recipe.betas must be two numbers in [0, 1), got (0.9, 'x')"),
         (["plan", *STEP, "--json", "--markdown"], "--json and --markdown exclude each other"),
         (["plan", *flags("target", TARGET), "--lr", "1"], "regime cannot be inferred: there is no base"),
         (["plan", "--lr", "1"], "--target.width is missing: all of width, expert-width"),
         (["plan", "--lr", "1", "--target.width", "8"], "--target.expert-width is missing"),
         (["plan", *flags("target", TARGET)], "--lr is missing"),
         (["explain"], "ROLE"),
-        (["explain", "gate"], "unknown role 'gate': use one of embedding"),
+        (["explain", "gate"], "ROLE must be one of embedding, norm, qk_norm"),
         (["demo", "--steps", "0"], "--steps must be a positive whole number, got 0"),
     ],
 )

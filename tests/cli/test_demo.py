@@ -138,8 +138,14 @@ def test_without_transformers_there_is_one_stage_less(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--folder", "{}/file"], "--folder {}/file is a file: name a folder"),
-        (["--folder", "{}/no/where"], "--folder {}/no/where: there is no folder {}/no"),
+        (
+            ["--folder", "{}/file"],
+            "--folder must be a folder, or a name for one in a folder that is there, got '{}/file'",
+        ),
+        (
+            ["--folder", "{}/no/where"],
+            "--folder must be a folder, or a name for one in a folder that is there, got '{}/no/where'",
+        ),
         (["--seeds", "0"], "--seeds must be a positive whole number, got 0"),
         (["--widths", "100", "200"], "Regime II has an expert for every 16 of width: 100 is no multiple of it"),
         (["--widths", "64", "64"], "--widths must be 2 or more different ones, got 1"),

@@ -239,7 +239,7 @@ def test_a_plan_without_a_solver(
 
 def test_a_file_that_is_no_plan(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
     (elsewhere / "other.json").write_text("{}", encoding="utf-8")
-    for file, message in (("other.json", "other.json: "), ("nowhere.json", "nowhere.json: No such file or directory")):
+    for file, message in (("other.json", "other.json: "), ("nowhere.json", "--plan must be a file that is there")):
         assert main(["dmft", *TINY, "--plan", file]) == 2
         printed = capsys.readouterr()
         assert printed.err.startswith(f"mssp: error: {message}")
@@ -249,20 +249,20 @@ def test_a_file_that_is_no_plan(capsys: pytest.CaptureFixture[str], elsewhere: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--regime", "IV"], "unknown --regime 'IV': use one of I, II, III"),
-        (["--scheme", "best"], "unknown scheme 'best': use one of mssp, mup, mup-heuristic, sp, ntp, jiang"),
+        (["--regime", "IV"], "--regime must be one of I, II, III, got 'IV'"),
+        (["--scheme", "best"], "--scheme must be one of mssp, mup, mup-heuristic, sp, ntp, jiang, got 'best'"),
         (["--scheme", "jiang"], "scheme 'jiang' is defined for adam and adamw in regime III, not sgd in II"),
         (["--scheme", "sp"], "scheme 'sp' has no limit in regime II: the initial variance of expert_out grows as N^1"),
-        (["--activation", "exp"], "unknown activation 'exp': use one of gelu, relu, silu, tanh, identity"),
+        (["--activation", "exp"], "--activation must be one of gelu, relu, silu, tanh, identity, got 'exp'"),
         (["--activation", "relu"], "two derivatives are needed, and relu has a kink: use tanh, gelu or silu"),
-        (["--gate", "hard"], "unknown gate 'hard': use one of sigmoid, softmax"),
-        (["--readout", "open"], "unknown --readout 'open': use one of zero, mup, scheme"),
-        (["--lr", "0"], "--lr must be a positive number, got 0.0"),
-        (["--lr", "fast"], "--lr: must be a number, got 'fast'"),
+        (["--gate", "hard"], "--gate must be one of sigmoid, softmax, got 'hard'"),
+        (["--readout", "open"], "--readout must be one of zero, mup, scheme, got 'open'"),
+        (["--lr", "0"], "--lr must be a positive number, got 0"),
+        (["--lr", "fast"], "--lr must be a positive number, got 'fast'"),
         (["--rates", "nonsense=1"], "rates of 'nonsense': the layers are embedding, router, expert_in, expert_out, "),
-        (["--rates", "router=x"], "--rates takes a number or ROLE=NUMBER, got 'router=x'"),
-        (["--rates", "router=1", "router=2"], "--rates says router twice"),
-        (["--stds", "router=0"], "stds of router must be a positive number, got 0.0"),
+        (["--rates", "router=x"], "--rates must be ROLE=NUMBER, as router=2, got 'router=x'"),
+        (["--rates", "router=1", "router=2"], "--rates must be one number for router, got (1.0, 2.0)"),
+        (["--stds", "router=0"], "--stds must be ROLE=NUMBER, as router=2, got 'router=0'"),
         (["--inputs", "0"], "--inputs must be a positive whole number, got 0"),
         (["--test-inputs", "0"], "--test-inputs must be a positive whole number, got 0"),
         (["--steps", "0"], "--steps must be a positive whole number, got 0"),
@@ -277,9 +277,9 @@ def test_a_file_that_is_no_plan(capsys: pytest.CaptureFixture[str], elsewhere: P
         (["--active", "2", "--regime", "I"], "top-K is solved for sigmoid gates in regimes II and III"),
         (["--active", "2", "--gate", "softmax"], "top-K is solved for sigmoid gates in regimes II and III"),
         (["--width", "0"], "--width must be a positive whole number, got 0"),
-        (["--plot", "figure.gif"], "cannot write figure.gif: use one of the suffixes .html, .svg, .pdf, .png"),
-        (["--plot", "nowhere/x.html"], "cannot write nowhere/x.html: there is no folder nowhere"),
-        (["--device", "abacus"], "unknown device 'abacus': use auto, cpu, cuda or cuda:1"),
+        (["--plot", "figure.gif"], "--plot must be a file to write that ends in .html, .svg, .pdf or .png, in a folder"),
+        (["--plot", "nowhere/x.html"], "--plot must be a file to write that ends in .html, .svg, .pdf or .png, in a folder"),
+        (["--device", "abacus"], "--device must be auto, cpu, cuda or cuda:1, got 'abacus'"),
     ],
 )  # fmt: skip
 def test_mistakes_get_one_line(
@@ -307,7 +307,7 @@ def test_a_divergence_has_a_step_and_a_remedy(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rates", "2"], "--rates takes ROLE=NUMBER, as router=2, got 2"),
+        (["--rates", "2"], "--rates must be ROLE=NUMBER, as router=2, got '2'"),
         (["--stds", "embedding=1e200"], "the initial variance of embedding is not finite"),
         (["--compare", "0", "16"], "--compare must be"),
         (

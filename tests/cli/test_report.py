@@ -49,14 +49,20 @@ def test_figures_for_papers(
     ("arguments", "message"),
     [
         ([], "no file given: mssp report runs.sqlite check.json -o report.html"),
-        (["{}/none.sqlite"], "{}/none.sqlite: there is no such file"),
+        (["{}/none.sqlite"], "FILE must be a file that is there, got '{}/none.sqlite'"),
         (
             ["{}/runs.sqlite", "-o", "{}/a.svg"],
-            "--output {}/a.svg: a report is a page, so use a name that ends in .html",
+            "--output must be a file to write that ends in .html, in a folder that is there, got '{}/a.svg'",
         ),
-        (["{}/runs.sqlite", "-o", "{}/no/a.html"], "cannot write {}/no/a.html: there is no folder {}/no"),
-        (["{}/runs.sqlite", "-o", "{}/a.html", "--figures", "{}/runs.sqlite"], "--figures {}/runs.sqlite is a file"),
-        (["{}/runs.sqlite", "-o", "{}/a.html", "--metric", "luck"], "unknown metric 'luck': use one of train_top5"),
+        (
+            ["{}/runs.sqlite", "-o", "{}/no/a.html"],
+            "--output must be a file to write that ends in .html, in a folder that is there",
+        ),
+        (
+            ["{}/runs.sqlite", "-o", "{}/a.html", "--figures", "{}/runs.sqlite"],
+            "--figures must be a folder, or a name for one in a folder that is there",
+        ),
+        (["{}/runs.sqlite", "-o", "{}/a.html", "--metric", "luck"], "--metric must be one of train_top5"),
     ],
 )
 def test_mistakes_get_one_line_and_leave_nothing(

@@ -212,9 +212,9 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
         ({"betas": (0.9,)}, "betas must be two numbers"),
         ({"batch": 0}, "batch must be a positive whole number"),
         ({"batch": True}, "batch must be a positive whole number"),
-        ({"warmup": -1}, "warmup must be a positive whole number"),
-        ({"warmup": False}, "warmup must be a positive whole number"),
-        ({"warmup": 0.0}, "warmup must be a positive whole number"),
+        ({"warmup": -1}, "warmup must be a whole number of at least 0"),
+        ({"warmup": False}, "warmup must be a whole number of at least 0"),
+        ({"warmup": 0.0}, "warmup must be a whole number of at least 0"),
     ],
 )
 def test_bad_recipes_are_named(recipe: dict[str, Any], message: str) -> None:

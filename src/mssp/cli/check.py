@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mssp._constraints import positive, positive_int
-from mssp._environment import device_text
+from mssp._environment import device_text, environment, pick_device
 from mssp.cli import flags, progress
-from mssp.cli.flags import multipliers
+from mssp.cli.training import multipliers
 from mssp.ladders.mlp import TUNED_WIDTH, MLPLadder, family
-from mssp.planning.setting import Setting
+from mssp.planning.setting import II, MSSP, SGD, ZERO, Setting
 
 if TYPE_CHECKING:
     import torch
@@ -35,11 +33,11 @@ class CheckCommand:
     a model of your own, use mssp.check in Python.
     """
 
-    regime: flags.Name = "II"
+    regime: flags.Regime = II
     """I, II or III (default II)"""
-    scheme: flags.Name = "mssp"
+    scheme: flags.Scheme = MSSP
     """mssp (default), mup, mup-heuristic, sp, ntp or jiang"""
-    optimizer: flags.Name = "sgd"
+    optimizer: flags.Optimizer = SGD
     """sgd (default), adam or adamw"""
     widths: flags.Sizes = ()
     """widths N (default 64 128 256 512; with --depths, the one width, 64)"""
@@ -51,84 +49,81 @@ class CheckCommand:
     """models of each size, that differ in initial weights and data (default 3)"""
     batch: flags.Size = 100
     """examples per step (default 100)"""
-    data: flags.Name = "clusters"
+    data: flags.Data = "clusters"
     """clusters (the default) or spectra, both embedded, tinyimagenet, cifar10, an .npz file or a folder of images"""
-    active: flags.Size = None
+    active: flags.MaybeSize = None
     """experts per input where there are eight, growing with their number (default: all)"""
-    readout: flags.Name = "zero"
+    readout: flags.Readout = ZERO
     """how the readout starts: zero (default), mup (std 1/N) or scheme"""
-    multipliers: flags.Names = ()
+    multipliers: flags.MaybeMultipliers = ()
     """tuned (for this data; the default), ones (the default for --depths), plain (one learning rate, initial weights
     fan_in^-1/2 at the smallest width), a data set's name, or a file of mssp tune"""
-    lr: flags.Number = None
+    lr: flags.MaybePositive = None
     """the global learning rate (default: the multipliers' own, for SGD half of it, which keeps small models calm)"""
-    as_printed: bool = False
+    as_printed: flags.Switch = False
     """train by the paper's table as printed, and judge by its consistent values"""
-    numerics: bool = False
+    numerics: flags.Switch = False
     """say at which size gradients leave the range of half precision"""
-    require_stable: bool = False
+    require_stable: flags.Switch = False
     """exit with 1 also where the desiderata of maximal scale stability do not hold"""
-    all: bool = False
+    all: flags.Switch = False
     """show every quantity, also those of which nothing is predicted"""
-    device: flags.Name = "auto"
+    device: flags.Device = "auto"
     """auto (a GPU if there is one), cpu, cuda or cuda:1"""
-    json: bool = False
+    json: flags.Switch = False
     """print JSON"""
-    plot: flags.Path = None
+    plot: flags.MaybeFigure = None
     """write a figure of exponents over time: .html, or .svg, .pdf, .png"""
-    plot_sizes: flags.Path = None
+    plot_sizes: flags.MaybeFigure = None
     """write a figure of sizes over the width"""
-    plot_evaluation: flags.Path = None
+    plot_evaluation: flags.MaybeFigure = None
     """write the paper's evaluation figure: losses, features, router, and all exponents"""
 
     def run(self) -> int:
-        from mssp._environment import pick_device
-
-        setting = self._setting()
-        sizes = self._sizes()
-        for figure in (self.plot, self.plot_sizes, self.plot_evaluation):
-            if figure is not None:
-                from mssp.report import saving
-
-                saving.check_target(figure)
-        found, tuned = self._checked(setting, sizes, pick_device(self.device or "auto"))
-        self._show(found, tuned)
-        return 0 if found.passed and (found.stable or not self.require_stable) else 1
+        check, tuned = self._checked(self._setting(), self._sizes(), pick_device(self.device))
+        self._show(check, tuned)
+        return 0 if check.passed and (check.stable or not self.require_stable) else 1
 
     def _setting(self) -> Setting:
-        regime = flags.regime_of(self.regime)
-        asked = Setting.of(self.scheme or "", regime, self.optimizer or "", as_printed=self.as_printed)
-        asked = replace(asked, readout=flags.readout_of(self.readout))
         if self.active is not None:
-            family(regime, TUNED_WIDTH, active=self.active)  # which refuses a share that is none
-        return asked.checked()
+            family(self.regime, TUNED_WIDTH, active=self.active)  # which refuses a share that is none
+        return Setting(
+            scheme=self.scheme,
+            regime=self.regime,
+            optimizer=self.optimizer,
+            readout=self.readout,
+            as_printed=self.as_printed,
+        ).checked()
 
     def _sizes(self) -> LadderSizes:
         from mssp.coordcheck.ladder_runs import LadderSizes
 
         default = (_DEPTH_WIDTH,) if self.depths else (_NARROWEST, *_WIDER)
-        for flag, given in (("--widths", self.widths), ("--depths", self.depths)):
-            for size in given:
-                positive_int(flag, size)
-        return LadderSizes(tuple(self.widths) or default, tuple(self.depths))
+        return LadderSizes(self.widths or default, self.depths)
 
     def _checked(self, setting: Setting, sizes: LadderSizes, device: torch.device) -> tuple[Check, Tuned]:
         from mssp.coordcheck.ladder_runs import check_runs
         from mssp.data import load
 
-        steps, batch = positive_int("--steps", self.steps or 0), positive_int("--batch", self.batch or 0)
-        seeds = positive_int("--seeds", self.seeds or 0)
-        data = load(self.data or "clusters")
-        data.batches(0, batch, steps)  # which refuses more than there is
+        data = load(self.data)
+        data.batches(0, self.batch, self.steps)  # which refuses more than there is
         corrected = replace(setting, as_printed=False)
         tuned = self._tuned(data.name, corrected)
         runs = sizes.programs(setting, tuned, MLPLadder, data, self.active)
         rules = {size: run.plan for size, run in sizes.programs(corrected, tuned, MLPLadder, data, self.active).items()}
         assert setting.regime is not None
         feed = MLPLadder(setting.regime, data, self.active).feed(device)
-        with progress.counting(len(runs) * steps, "updates") as one_more:
-            found = check_runs(runs, feed, steps=steps, batch=batch, seeds=range(seeds), rules=rules, on_step=one_more)
-        return found, tuned
+        with progress.counting(len(runs) * self.steps, "updates") as one_more:
+            check = check_runs(
+                runs,
+                feed,
+                steps=self.steps,
+                batch=self.batch,
+                seeds=range(self.seeds),
+                rules=rules,
+                on_step=one_more,
+            )
+        return check, tuned
 
     def _tuned(self, data: str, setting: Setting) -> Tuned:
         from mssp.coordcheck.ladder_runs import with_safe_lr
@@ -146,34 +141,24 @@ class CheckCommand:
         default = with_safe_lr(found, setting.optimizer).lr
         if asked == ("ones",) and setting.optimizer.follows_gradients:
             default = _LR_OF_ONES  # large enough for its updates not to be rounded away
-        return replace(found, lr=default if self.lr is None else positive("--lr", self.lr))
+        return replace(found, lr=default if self.lr is None else self.lr)
 
-    def _show(self, found: Check, tuned: Tuned) -> None:
-        from mssp._environment import environment
+    def _show(self, check: Check, tuned: Tuned) -> None:
         from mssp.coordcheck import numerics, text
+        from mssp.report.figures import checks
 
         if self.json:
             made = {
                 "data": self.data,
                 "active": self.active,
                 "base_width": tuned.base_width,
-                "made_with": environment(device_text(self.device or "auto")),
+                "made_with": environment(device_text(self.device)),
             }
-            more = {"numerics": numerics.as_json(found)} if self.numerics else {}
-            print(json.dumps(found.json() | made | more, indent=1))
+            more = {"numerics": numerics.as_json(check)} if self.numerics else {}
+            print(json.dumps(check.json() | made | more, indent=1))
         else:
-            lines = [*text.lines(found, everything=self.all), *(numerics.lines(found) if self.numerics else [])]
-            progress.show_lines(lines, emphasised=[*text.headings(found), "numerics"])
-        if not (self.plot or self.plot_sizes or self.plot_evaluation):
-            return
-        from mssp.report.figures import checks
-        from mssp.report.saving import save
-
-        for path, draw in (
-            (self.plot, checks.exponents_figure),
-            (self.plot_sizes, checks.sizes_figure),
-            (self.plot_evaluation, checks.evaluation_figure),
-        ):
-            if path is not None:
-                save(draw(found), path)
-                print(f"figure in {path}", file=sys.stderr)
+            lines = [*text.lines(check, everything=self.all), *(numerics.lines(check) if self.numerics else [])]
+            progress.show_lines(lines, emphasised=[*text.headings(check), "numerics"])
+        progress.save_figure(self.plot, lambda: checks.exponents_figure(check))
+        progress.save_figure(self.plot_sizes, lambda: checks.sizes_figure(check))
+        progress.save_figure(self.plot_evaluation, lambda: checks.evaluation_figure(check))

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from mssp._environment import __version__
+from mssp.cli import flags
 from mssp.cli.check import CheckCommand
 from mssp.cli.demo import DemoCommand
 from mssp.cli.dispatch import DispatchCommand
@@ -46,7 +47,9 @@ _DESCRIPTION = "Scale Mixture-of-Experts models without re-tuning them. Start wi
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
-        return int(_parse(sys.argv[1:] if arguments is None else arguments).run())
+        command = _parse(sys.argv[1:] if arguments is None else arguments)
+        flags.check(command)
+        return int(command.run())
     except KeyboardInterrupt:
         return 130  # as shells have it
     except BrokenPipeError:  # the reader has seen enough

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mssp._constraints import positive_int
 from mssp._environment import __version__, device_text, pick_device
 from mssp._files import write_whole
 from mssp.cli import flags, progress
@@ -51,9 +50,9 @@ class DemoCommand:
     run it again: it goes on from where it was.
     """
 
-    folder: flags.Path = "mssp-demo"
+    folder: flags.Folder = Path("mssp-demo")
     """where everything goes (default mssp-demo)"""
-    widths: flags.Sizes = (64, 128, 256, 512)
+    widths: flags.SomeSizes = (64, 128, 256, 512)
     """widths N to sweep and to check (default 64 128 256 512)"""
     steps: flags.Size = 300
     """training steps of a run (default 300)"""
@@ -63,25 +62,16 @@ class DemoCommand:
     def run(self) -> int:
         from mssp.report.saving import check_target
 
-        positive_int("--steps", self.steps or 0)
-        positive_int("--seeds", self.seeds or 0)
         for width in self.widths:
             family(_REGIME, width)  # which refuses what its family has not
         if len(set(self.widths)) < _LEAST_WIDTHS:
             raise ValueError(f"--widths must be {_LEAST_WIDTHS} or more different ones, got {len(set(self.widths))}")
-        if not self.folder:
-            raise ValueError("--folder is empty: name a folder")
-        folder = Path(self.folder)
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"--folder {folder} is a file: name a folder")
-        if not folder.absolute().parent.is_dir():
-            raise ValueError(f"--folder {folder}: there is no folder {folder.absolute().parent}")
-        folder.mkdir(exist_ok=True)
-        check_target(folder / "report.html")  # before minutes of work
+        self.folder.mkdir(exist_ok=True)
+        check_target(self.folder / "report.html")  # before minutes of work
         try:
-            return self._run(folder)
+            return self._run(self.folder)
         except KeyboardInterrupt:
-            print(f"\nstopped: what is finished is in {folder}, the same command goes on", flush=True)
+            print(f"\nstopped: what is finished is in {self.folder}, the same command goes on", flush=True)
             raise
 
     def _run(self, folder: Path) -> int:
@@ -148,13 +138,13 @@ class DemoCommand:
         from mssp.sweep.execution import Job, Local, carry_out
         from mssp.sweep.transfer import Contender, LearningRates, trials
 
-        job = Job(load(_DATA), Schedule(self.steps or 0, _BATCH, validation=_HELD_OUT), MLPLadder)
+        job = Job(load(_DATA), Schedule(self.steps, _BATCH, validation=_HELD_OUT), MLPLadder)
         contenders = {Contender(_setting(scheme)): _tuned(scheme) for scheme in _SCHEMES}
-        asked = trials(contenders, {_REGIME: list(self.widths)}, self.seeds or 0, LearningRates(*_RATES))
+        asked = trials(contenders, {_REGIME: list(self.widths)}, self.seeds, LearningRates(*_RATES))
         title = f"sweep: {len(asked)} models over learning rates and widths"
         backend = Local(pick_device("cpu"))
         device = device_text("cpu")
-        with stages.stage(title, len(asked) * (self.steps or 0)) as advance, Store(path, device=device) as store:
+        with stages.stage(title, len(asked) * (self.steps)) as advance, Store(path, device=device) as store:
             study = carry_out(store, backend, job, Steps(advance), asked, "sweep")
             keys = {trial.key for trial in asked}
             return sweep_of(job.text, _DATA, [run for run in study.runs() if run.key in keys])

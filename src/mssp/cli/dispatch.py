@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
 
-import tyro
+from mssp._environment import pick_device
+from mssp.cli import flags
 
 
 @dataclass
@@ -18,25 +17,19 @@ class DispatchCommand:
     Takes a few minutes. Use the table by setting MSSP_DISPATCH_TABLE to its path.
     """
 
-    table: Annotated[Path, tyro.conf.Positional]
-    """The file to write; what it says of other devices stays."""
-    device: Literal["cpu", "cuda"] | None = None
-    """the GPU if there is one"""
+    table: flags.Table
+    """the file to write; what it says of other devices stays"""
+    device: flags.Device = "auto"
+    """auto (a GPU if there is one), cpu, cuda or cuda:1"""
 
     def run(self) -> int:
-        import torch
-
         from mssp.nn.experts.choice import load, save
         from mssp.nn.experts.timing import measure_device
 
-        kind = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        if kind == "cuda" and not torch.cuda.is_available():
-            raise ValueError("no CUDA device here: use --device cpu")
-        if not self.table.parent.is_dir():
-            raise ValueError(f"{self.table.parent}: no such folder")
+        device = pick_device(self.device)
         if self.table.exists():
             load(self.table)  # before minutes of measuring: what it says of other devices will be kept
-        machines = measure_device(torch.device(kind), lambda line: print(line, file=sys.stderr))
+        machines = measure_device(device, lambda line: print(line, file=sys.stderr))
         save(self.table, machines)
         for machine in machines:
             regrets = sorted(machine.regrets())

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-import tyro
 
 from mssp.cli import flags
 from mssp.planning.explanation import explain
@@ -16,20 +13,19 @@ from mssp.planning.setting import MSSP
 class ExplainCommand:
     """Explain the rule of one role: what it is, why, and where in the paper."""
 
-    role: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ROLE")]
+    role: flags.Role
     """such as router, expert_in, expert_out, hidden, readout"""
-    regime: flags.Regime = None
+    regime: flags.MaybeRegime = None
     """one regime only"""
-    scheme: str = MSSP.name
-    """mssp, mup, mup-heuristic, sp, ntp or jiang"""
-    json: bool = False
+    scheme: flags.Scheme = MSSP
+    """mssp (default), mup, mup-heuristic, sp, ntp or jiang"""
+    json: flags.Switch = False
     """print JSON"""
-    markdown: bool = False
+    markdown: flags.Switch = False
     """print Markdown"""
 
     def run(self) -> int:
-        if self.json and self.markdown:
-            raise ValueError("--json and --markdown exclude each other")
+        flags.refuse_both(self, "json", "markdown")
         found = explain(self.role, self.regime, self.scheme)
         print(found.json() if self.json else found.markdown() if self.markdown else found)
         return 0

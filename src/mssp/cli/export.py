@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from mssp._files import replacing
+from mssp._files import write_whole
 from mssp.cli import flags
 from mssp.hosts import export
 from mssp.hosts.rows import Sizes
@@ -16,15 +15,15 @@ from mssp.hosts.rows import Sizes
 
 @dataclass
 class HostSizes:
-    attention_width: flags.Size = None
+    attention_width: flags.MaybeSize = None
     """query heads times head size"""
-    ffn_width: flags.Size = None
+    ffn_width: flags.MaybeSize = None
     """hidden units of dense FFN blocks"""
-    shared_width: flags.Size = None
+    shared_width: flags.MaybeSize = None
     """hidden units of shared experts, all together"""
-    q_rank: flags.Size = None
+    q_rank: flags.MaybeSize = None
     """low rank of queries (multi-head latent attention)"""
-    kv_rank: flags.Size = None
+    kv_rank: flags.MaybeSize = None
     """low rank of keys and values"""
 
 
@@ -36,13 +35,13 @@ class ExportCommand:
     that differs.
     """
 
-    host: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="HOST")]
+    host: flags.Host
     """torchtitan, megatron, olmo-core or nanogpt"""
-    plan: flags.Path = None
+    plan: flags.MaybePlan = None
     """the plan file, as `mssp plan --json` writes it"""
-    output: Annotated[flags.Path, tyro.conf.arg(aliases=["-o"])] = None
+    output: Annotated[flags.MaybeTarget, tyro.conf.arg(aliases=["-o"])] = None
     """the file to write; printed if left out"""
-    qk_norm: flags.Name = None
+    qk_norm: flags.MaybeQkNorm = None
     """for olmo-core: norms of queries and keys over the full width (full, the default) or one head (head)"""
     target: HostSizes = field(default_factory=HostSizes)
     base: HostSizes = field(default_factory=HostSizes)
@@ -54,15 +53,9 @@ class ExportCommand:
             {name: size for name, size in asdict(sizes).items() if size is not None}
             for sizes in (self.target, self.base)
         )
-        written = export(flags.plan_in(self.plan), self.host, Sizes(target, base), self.qk_norm)
+        written = export(self.plan, self.host, Sizes(target, base), self.qk_norm)
         if self.output is None:
             print(written, end="")
             return 0
-        path = Path(self.output)
-        if not path.name or path.is_dir():
-            raise ValueError(f"--output {self.output!r} is no name for a file")
-        if not path.absolute().parent.is_dir():
-            raise ValueError(f"--output {path}: there is no folder {path.absolute().parent}")
-        with replacing(path) as unfinished:
-            unfinished.write_text(written, encoding="utf-8")
+        write_whole(self.output, written)
         return 0

@@ -1,297 +1,287 @@
-"""Kinds of flags, which hold what they say, and the flags that all commands share that train: data, length, device,
-store.
+"""Kinds of flags: what each must be, and what its words stand for.
+
+A kind is a type for the code, a form for tyro and a constraint. tyro hands words on, :func:`check` takes them for what
+they mean, and from there on a flag holds what its type says.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
-import tyro
+from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from mssp._constraints import positive_int
-from mssp._environment import device_text
-from mssp.ladders.tuned import Tuned, data_with_tuned_multipliers, multipliers_for
+from mssp import _constraints
+from mssp._constraints import Constraint, UnfitError, at_least, one_of, positive_int, several
+from mssp._environment import device_name
+from mssp.data.names import known
+from mssp.hosts import HOSTS
+from mssp.hosts.olmo_core import QK_NORMS
+from mssp.ladders.tuned import data_with_tuned_multipliers
 from mssp.planning import setting
+from mssp.planning.arguments import ALL
+from mssp.planning.explanation import REASONS
 from mssp.planning.plans import Plan
-from mssp.planning.setting import READOUTS, REGIMES
+from mssp.planning.recipe import BETAS
+from mssp.planning.setting import OPTIMIZERS, READOUTS, REGIMES, SCHEMES
+from mssp.sweep import metrics
 
-if TYPE_CHECKING:
-    from mssp.data.dataset import Dataset
-    from mssp.store.runs import Store
-    from mssp.sweep.execution import Backend, Job
-    from mssp.sweep.metrics import Metric
-    from mssp.sweep.transfer import Contender
+# -- what tyro is told -------------------------------------------------------------------------------------------------
+
+_Form = PrimitiveConstructorSpec[Any]
 
 
-def _optional(metavar: str, read: Callable[[str], Any], what: str) -> PrimitiveConstructorSpec[Any]:
-    def parse(words: list[str]) -> Any:
-        try:
-            return read(words[0])
-        except ValueError:
-            raise ValueError(f"must be {what}, got {words[0]!r}") from None
-
+def _words(metavar: str, nargs: Any, read: Callable[[list[str]], Any], *, repeated: bool = False) -> _Form:
     return PrimitiveConstructorSpec(
-        nargs=1,
+        nargs=nargs,
         metavar=metavar,
-        instance_from_str=parse,
-        is_instance=lambda value: value is None or isinstance(value, int | float),
-        str_from_instance=lambda value: ["" if value is None else str(value)],
+        instance_from_str=read,
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [str(value)],
+        _action="append" if repeated else None,
     )
 
 
-def _two_numbers(words: list[str]) -> tuple[float, float]:
-    try:
-        first, second = (float(word) for word in words)
-    except ValueError:
-        raise ValueError(f"must be two numbers, got {' '.join(words)!r}") from None
-    return first, second
+def _one(metavar: str, read: Callable[[str], Any] = str) -> _Form:
+    return _words(metavar, 1, lambda words: read(words[0]))
 
 
-def _some_words(words: list[str]) -> tuple[str, ...]:
-    if not words:
-        raise ValueError("takes a number or ROLE=NUMBER, got nothing")
-    return tuple(words)
+def _many(metavar: str, read: Callable[[str], Any] = str) -> _Form:
+    return _words(f"{metavar} [...]", "*", lambda words: tuple(map(read, words)))
 
 
-_BETAS: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
-    nargs=2,
-    metavar="B1 B2",
-    instance_from_str=_two_numbers,
-    is_instance=lambda value: value is None or isinstance(value, tuple),
-    str_from_instance=lambda value: [str(number) for number in value or ("", "")],
-)
-_WORD: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="NAME",
-    instance_from_str=lambda words: words[0],
-    is_instance=lambda value: value is None or isinstance(value, str),
-    str_from_instance=lambda value: [value or ""],
-)
-_WORDS: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
-    nargs="*",
-    metavar="",
-    instance_from_str=_some_words,
-    is_instance=lambda value: isinstance(value, tuple),
-    str_from_instance=list,
-)
-_QUIET = tyro.conf.arg(help_behavior_hint="")
-Size = Annotated[int | None, _optional("INT", int, "a positive whole number"), _QUIET]
-Number = Annotated[float | None, _optional("NUMBER", float, "a number"), _QUIET]
-Betas = Annotated[tuple[float, float] | None, _BETAS, _QUIET]
-Name = Annotated[str | None, _WORD, _QUIET]
-Regime = Annotated[str | None, _WORD, tyro.conf.arg(metavar="I|II|III", help_behavior_hint="")]
-Path = Annotated[str | None, _WORD, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
-# One flag takes several words, and the flag may be repeated: a tuple for each time it was given.
-_Words = Annotated[tuple[str, ...], _WORDS]
-ByRole = Annotated[
-    tuple[_Words, ...],
-    tyro.conf.UseAppendAction,
-    tyro.conf.arg(metavar="X|ROLE=X [...]", help_behavior_hint=""),
-]
-ByRoleOnly = Annotated[
-    tuple[_Words, ...],
-    tyro.conf.UseAppendAction,
-    tyro.conf.arg(metavar="ROLE=X [...]", help_behavior_hint=""),
-]
-ByRegime = Annotated[
-    tuple[_Words, ...],
-    tyro.conf.UseAppendAction,
-    tyro.conf.arg(metavar="REGIME=X [...]", help_behavior_hint=""),
-]
-Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [...]", help_behavior_hint="")]
-Sizes = Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT [...]", help_behavior_hint="")]
-Numbers = Annotated[tuple[float, ...], tyro.conf.arg(metavar="NUMBER [...]", help_behavior_hint="")]
+def _by(metavar: str) -> _Form:
+    """The words of a flag that may be repeated; tyro merges mappings, and no word is to get lost."""
+    return _words(f"{metavar} [...]", "*", lambda words: {object(): word for word in words or [""]}, repeated=True)
 
 
-def by_role(flag: str, given: Sequence[Sequence[str]], everywhere: str) -> dict[str, float]:
-    """``0.02 router=0.1`` as a mapping; a bare number goes under ``everywhere``."""
-    found: dict[str, float] = {}
-    for word in (word for words in given for word in words):
-        role, equals, text = word.rpartition("=")
-        key = role if equals else everywhere
-        if key in found:
-            raise ValueError(f"{flag} says {key} twice")
+def _number(word: str) -> int | float | str:
+    """A number, or the word that is none."""
+    for read in (int, float):
         try:
-            found[key] = float(text)
+            return read(word)
         except ValueError:
-            raise ValueError(f"{flag} takes a number or ROLE=NUMBER, got {word!r}") from None
-    return found
+            pass
+    return word
 
 
-def plan_in(file: str) -> Plan:
+_INT, _NUMBER, _NAME, _FILE = _one("INT", _number), _one("NUMBER", _number), _one("NAME"), _one("FILE")
+_INTS, _NUMBERS, _NAMES = _many("INT", _number), _many("NUMBER", _number), _many("NAME")
+_QUIET = arg(help_behavior_hint="")  # what it says of defaults, help texts say better
+
+
+# -- what flags must be ------------------------------------------------------------------------------------------------
+
+
+def _path(what: str, fits: Callable[[Path], bool]) -> Constraint[Path]:
+    def take(came: Any) -> Path:
+        if not str(came) or not fits(Path(came)):
+            raise UnfitError
+        return Path(came)
+
+    return Constraint(what, take)
+
+
+def _writable(path: Path) -> bool:
+    return path.name != "" and not path.is_dir() and path.absolute().parent.is_dir()
+
+
+def _that_ends_in(suffixes: tuple[str, ...], module: str) -> Constraint[Path]:
+    """A file to write of the kind that its suffix names; the module says whether it can be written here."""
+
+    def take(came: Any) -> Path:
+        path = to_write.take(came)
+        if path.suffix.lower() not in suffixes:
+            raise UnfitError
+        import_module(module).check_target(path)
+        return path
+
+    ending = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+    return Constraint(f"a file to write that ends in {ending}, in a folder that is there", take)
+
+
+to_write = _path("a file to write in a folder that is there", _writable)
+_to_read = _path("a file that is there", Path.is_file)
+_config = _path("a config.json that is there, or its folder", Path.exists)
+_folder = _path(
+    "a folder, or a name for one in a folder that is there",
+    lambda path: path.is_dir() or (not path.exists() and path.absolute().parent.is_dir()),
+)
+_figure = _that_ends_in((".html", ".svg", ".pdf", ".png"), "mssp.report.saving")
+_page = _that_ends_in((".html",), "mssp.report.saving")
+_table = _that_ends_in((".csv", ".json", ".jsonl", ".parquet"), "mssp.store.table")
+
+
+def plan_in(file: Path) -> Plan:
     """The plan in a file that ``mssp plan --json`` wrote."""
     try:
-        return Plan.from_json(FilePath(file).read_bytes())
+        return Plan.from_json(file.read_bytes())
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def by_regime(flag: str, given: Sequence[Sequence[str]]) -> dict[setting.Regime, float]:
-    """``III=1024`` as a mapping."""
-    words = [word for several in given for word in several]
-    try:
-        found = by_role(flag, given, everywhere="")
-    except ValueError:
-        found = {"": 0.0}
-    known = {regime.name: regime for regime in REGIMES}
-    if not set(found) <= set(known):
-        raise ValueError(f"{flag} takes REGIME=NUMBER with one of {', '.join(known)}, got {' '.join(words)!r}")
-    return {known[word]: number for word, number in found.items()}
+_plan = Constraint(_to_read.what, lambda came: plan_in(_to_read.take(came)))
 
 
-def regime_of(word: str | None) -> setting.Regime:
-    """The regime of a command that needs one."""
-    if word is None or word not in map(str, REGIMES):
-        raise ValueError(f"unknown --regime {word!r}: use one of {', '.join(map(str, REGIMES))}")
-    return setting.regime_named(word)
+def _known_multipliers() -> tuple[str, ...]:
+    return "tuned", "ones", "plain", *data_with_tuned_multipliers()
 
 
-def readout_of(word: str | None) -> str:
-    if word not in READOUTS:
-        raise ValueError(f"unknown --readout {word!r}: use one of {', '.join(READOUTS)}")
-    return word
+def _multipliers_word(came: Any) -> str:
+    if came not in _known_multipliers():
+        _to_read.take(came)
+    return str(came)
 
 
-_TOP = 5
-# Learning rates to look around where none was tuned: of all ones, and of a plain model.
-_ONES = 0.01
-_PLAIN_BY_GRADIENTS, _PLAIN_BY_MOMENTS = 1.0, 0.005
+def _imported(module: str, name: str) -> Constraint[Any]:
+    return one_of(lambda: list(getattr(import_module(module), name)))
 
 
-@dataclass
-class RunFlags:
-    data: Name = "clusters"
-    """clusters (the default) or spectra, both embedded, tinyimagenet, cifar10, an .npz file or a folder of images"""
-    steps: Size = 1000
-    """training steps of a run, in a single pass (default 1000)"""
-    batch: Size = 50
-    """examples per step (default 50)"""
-    validation: Size = None
-    """validation examples to use (default: all)"""
-    active: Size = None
-    """experts per input where there are eight, growing with their number (default: all)"""
-    readout: Name = "zero"
-    """how the readout starts: zero (default), mup (std 1/N) or scheme"""
-    store: Path = "runs.sqlite"
-    """where runs are kept: a killed command goes on from there (default runs.sqlite)"""
-    device: Name = "auto"
-    """auto (a GPU if there is one), cpu, cuda or cuda:1"""
-    precision: Name = "float32"
-    """of matrix products: float32 (default), or tf32, about twice as fast on GPUs"""
-    backend: Name = "local"
-    """local (this process), or ray (tasks on a Ray cluster, one that is started if there is none)"""
-    json: bool = False
-    """print JSON"""
-    plot: Path = None
-    """write a figure: .html, or .svg, .pdf, .png"""
-    export: Path = None
-    """write all runs as a table: .csv, .parquet, .json or .jsonl"""
+def _mapped(what: str, key_of: Callable[[str], Any], everywhere: str | None, one: Constraint[Any]) -> Constraint[Any]:
+    """``0.02 router=0.1`` as a mapping; a bare number goes under ``everywhere``."""
 
-    def job(self, *, keep_curves: bool, steps: int | None = None) -> Job:
-        from mssp.data import load
-        from mssp.ladders.mlp import MLPLadder
-        from mssp.replicas import Schedule
-        from mssp.replicas.lockstep import PRECISIONS
-        from mssp.sweep.execution import Job
-
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"unknown --precision {self.precision!r}: use one of {', '.join(PRECISIONS)}")
-        schedule = Schedule(
-            steps or positive_int("--steps", self.steps or 0),
-            positive_int("--batch", self.batch or 0),
-            validation=self.validation,
-        )
-        return Job(load(self.data or "clusters"), schedule, MLPLadder, self.precision or "", keep_curves)
-
-    def runner(self) -> Backend:
-        from mssp._environment import pick_device
-        from mssp.sweep.execution import Local
-
-        if self.backend == "local":
-            return Local(pick_device(self.device or "auto"))
-        if self.backend == "ray":
-            from mssp.sweep.on_ray import Ray
-
-            return Ray(self.device or "auto")
-        raise ValueError(f"unknown --backend {self.backend!r}: use local or ray")
-
-    def check_files(self, *more_figures: str | None) -> None:
-        """Refuse names that could not be written to, before anything is trained."""
-        if self.export is not None:
-            from mssp.store import table
-
-            table.check_target(self.export)
-        for figure in (self.plot, *more_figures):
-            if figure is not None:
-                from mssp.report import saving
-
-                saving.check_target(figure)
-
-    def check_metric(self, name: str, data: Dataset) -> Metric:
-        from mssp.sweep.metrics import METRICS
-
-        if name not in METRICS:
-            raise ValueError(f"unknown --metric {name!r}: use one of {', '.join(METRICS)}")
-        if name.endswith("top5") and data.classes <= _TOP:
-            other = name.replace("top5", "accuracy")
-            raise ValueError(
-                f"top-5 is always right with the {data.classes} classes of {data.name}: use --metric {other}"
-            )
-        return METRICS[name]
-
-    @contextmanager
-    def opened(self) -> Iterator[Store]:
-        """The store; whoever stops a command is told that nothing is lost."""
-        from mssp.store.runs import Store
-
-        path = self.store or "runs.sqlite"
-        with Store(path, device=device_text(self.device or "auto")) as store:
+    def take(came: Mapping[Any, Any]) -> dict[Any, Any]:
+        numbers: dict[Any, Any] = {}
+        for word in came.values():
+            name, equals, text = word.rpartition("=")
+            if not equals and everywhere is None:
+                raise UnfitError(what, word)
             try:
-                yield store
-            except KeyboardInterrupt:
-                print(f"mssp: stopped: what is finished is in {path}, the same command goes on", file=sys.stderr)
-                raise
+                key, number = key_of(name if equals else str(everywhere)), one.take(_number(text))
+            except UnfitError:
+                raise UnfitError(what, word) from None
+            if key in numbers:
+                raise UnfitError(f"one number for {key}", (numbers[key], number))
+            numbers[key] = number
+        return numbers
+
+    return Constraint(what, take)
 
 
-def multipliers(
-    asked: Sequence[str], data: str, contender: Contender, *, narrowest: int | None = None, for_any: bool = False
-) -> Tuned:
-    """``tuned`` for this data, ``ones``, ``plain``, another data set's, or those in a plan file for this setting.
-
-    Args:
-        narrowest: the width at which a plain model is the same for all schemes; None where there is no such thing.
-        for_any: take a plan file of another setting too, as a place to start from.
-    """
-    wanted = contender.setting
-    if list(asked) == ["ones"]:
-        return Tuned(_ONES)
-    if list(asked) == ["plain"]:
-        if narrowest is None:
-            raise ValueError("--multipliers plain is one model of the smallest of several widths: here there is none")
-        lr = _PLAIN_BY_GRADIENTS if wanted.optimizer.follows_gradients else _PLAIN_BY_MOMENTS
-        return Tuned(lr, base_width=narrowest)
-    if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
-        return multipliers_for(data if asked[0] == "tuned" else asked[0], wanted, contender.active)
-    plans = {file: _plan_in(file) for file in asked}
-    for file, plan in plans.items():
-        routes_alike = plan.target.active / plan.target.experts == (contender.active or 8) / 8
-        if for_any or (replace(plan.setting, as_printed=False) == wanted and routes_alike):
-            try:
-                return Tuned.of(plan)
-            except ValueError as error:
-                raise ValueError(f"{file}: {error}") from None
-    held = [f"{file} is for Regime {plan.regime}, {plan.scheme}, {plan.optimizer}" for file, plan in plans.items()]
-    raise ValueError(f"--multipliers has none for {contender}: {'; '.join(held)}")
+_by_role = _mapped("a positive number or ROLE=NUMBER", str, ALL, _constraints.positive)
+_by_role_only = _mapped("ROLE=NUMBER, as router=2", str, None, _constraints.positive)
+_multipliers = Constraint(
+    lambda: f"one of {', '.join(_known_multipliers())}, or a file of mssp tune that is there", _multipliers_word
+)
+_regime = one_of(REGIMES)
+_by_regime = _mapped("REGIME=WIDTH, as III=1024", _regime.take, None, positive_int)
+_scheme, _optimizer, _readout = one_of(SCHEMES), one_of(OPTIMIZERS), one_of(READOUTS)
+_data = Constraint(known.what, lambda came: str(came) if known.take(came) else "")
+_metric = one_of(metrics.METRICS)
+_text = _constraints.kind_of(str, what="a text")
 
 
-def _plan_in(file: str) -> Plan:
-    if not FilePath(file).exists():
-        known = ", ".join(("tuned", "ones", "plain", *data_with_tuned_multipliers()))
-        raise ValueError(f"--multipliers {file!r} is no file, and none of {known}")
-    return plan_in(file)
+# -- kinds -------------------------------------------------------------------------------------------------------------
+
+Switch = Annotated[bool, _QUIET]
+Size = Annotated[int, _INT, positive_int, _QUIET]
+MaybeSize = Annotated[int | None, _INT, positive_int, _QUIET]
+Count = Annotated[int, _INT, at_least(0), _QUIET]
+Seed = Annotated[int, _INT, _constraints.whole, _QUIET]
+MaybeCount = Annotated[int | None, _INT, at_least(0), _QUIET]
+Ratio = Annotated[float, _NUMBER, _constraints.more_than_one, _QUIET]
+MaybePositive = Annotated[float | None, _NUMBER, _constraints.positive, _QUIET]
+MaybeNotNegative = Annotated[float | None, _NUMBER, _constraints.positive_or_zero, _QUIET]
+MaybeBetas = Annotated[
+    tuple[float, float] | None, _words("B1 B2", 2, lambda words: tuple(map(_number, words))), BETAS, _QUIET
+]
+Sizes = Annotated[tuple[int, ...], _INTS, several(positive_int), _QUIET]
+SomeSizes = Annotated[tuple[int, ...], _INTS, several(positive_int, least=1), _QUIET]
+Positives = Annotated[tuple[float, ...], _NUMBERS, several(_constraints.positive), _QUIET]
+
+MaybeText = Annotated[str | None, _NAME, _text, _QUIET]
+Data = Annotated[str, _NAME, _data, _QUIET]
+Device = Annotated[str, _NAME, device_name, _QUIET]
+Precision = Annotated[str, _NAME, _imported("mssp.replicas.lockstep", "PRECISIONS"), _QUIET]
+Method = Annotated[str, _NAME, _imported("mssp.sweep.search", "METHODS"), _QUIET]
+Activation = Annotated[str, _NAME, _imported("mssp.nn.activations", "ACTIVATIONS"), _QUIET]
+Gate = Annotated[str, _NAME, _imported("mssp.nn.router", "GATES"), _QUIET]
+Backend = Annotated[str, _NAME, one_of(("local", "ray")), _QUIET]
+Metric = Annotated[metrics.Metric, _NAME, _metric, _QUIET]
+MaybeMetric = Annotated[metrics.Metric | None, _NAME, _metric, _QUIET]
+Multipliers = Annotated[tuple[str, ...], _NAMES, several(_multipliers, least=1), _QUIET]
+MaybeMultipliers = Annotated[tuple[str, ...], _NAMES, several(_multipliers), _QUIET]
+Host = Annotated[str, Positional, _one("HOST"), one_of(list(HOSTS))]
+MaybeQkNorm = Annotated[str | None, _NAME, one_of(list(QK_NORMS)), _QUIET]
+Role = Annotated[str, Positional, _one("ROLE"), one_of(list(REASONS))]
+
+Regime = Annotated[setting.Regime, _one("I|II|III"), _regime, _QUIET]
+MaybeRegime = Annotated[setting.Regime | None, _one("I|II|III"), _regime, _QUIET]
+Regimes = Annotated[tuple[setting.Regime, ...], _many("I|II|III"), several(_regime, least=1), _QUIET]
+Scheme = Annotated[setting.Scheme, _NAME, _scheme, _QUIET]
+MaybeScheme = Annotated[setting.Scheme | None, _NAME, _scheme, _QUIET]
+Schemes = Annotated[tuple[setting.Scheme, ...], _NAMES, several(_scheme, least=1), _QUIET]
+Optimizer = Annotated[setting.Optimizer, _NAME, _optimizer, _QUIET]
+MaybeOptimizer = Annotated[setting.Optimizer | None, _NAME, _optimizer, _QUIET]
+Optimizers = Annotated[tuple[setting.Optimizer, ...], _NAMES, several(_optimizer, least=1), _QUIET]
+Readout = Annotated[str, _NAME, _readout, _QUIET]
+MaybeReadout = Annotated[str | None, _NAME, _readout, _QUIET]
+
+ByRole = Annotated[Mapping[str, float], _by("X|ROLE=X"), _by_role, _QUIET]
+ByRoleOnly = Annotated[Mapping[str, float], _by("ROLE=X"), _by_role_only, _QUIET]
+ByRegime = Annotated[Mapping[setting.Regime, int], _by("REGIME=X"), _by_regime, _QUIET]
+
+Target = Annotated[Path, _FILE, to_write, _QUIET]
+Table = Annotated[Path, Positional, _one("PATH"), to_write]
+MaybeTarget = Annotated[Path | None, _FILE, to_write, _QUIET]
+Folder = Annotated[Path, _one("DIR"), _folder, _QUIET]
+MaybeFolder = Annotated[Path | None, _one("DIR"), _folder, _QUIET]
+MaybeFigure = Annotated[Path | None, _FILE, _figure, _QUIET]
+MaybeTable = Annotated[Path | None, _FILE, _table, _QUIET]
+Page = Annotated[Path, _FILE, _page, _QUIET]
+MaybeConfig = Annotated[Path | None, _FILE, _config, _QUIET]
+MaybePlan = Annotated[Plan | None, _FILE, Constraint(_to_read.what, lambda came: plan_in(_to_read.take(came))), _QUIET]
+Files = Annotated[
+    tuple[Path, ...], Positional, _many("FILE"), several(_to_read), arg(metavar="FILE [...]", help_behavior_hint="")
+]
+
+
+# -- from words to what they mean --------------------------------------------------------------------------------------
+
+
+class Flag(NamedTuple):
+    """A flag of a command: what people call it, where its value is, and what it must be."""
+
+    name: str
+    holder: Any
+    attribute: str
+    constraint: Constraint[Any]
+
+
+def flags_of(command: Any, prefix: str = "--") -> Iterator[Flag]:
+    """All flags of a command but its switches, those of groups among them."""
+    hints = get_type_hints(type(command), include_extras=True)
+    for field in fields(command):
+        name = f"{prefix}{field.name.replace('_', '-')}"
+        if is_dataclass(hints[field.name]):
+            yield from flags_of(getattr(command, field.name), f"{name}.")
+        metadata = getattr(hints[field.name], "__metadata__", ())
+        for constraint in metadata:
+            if isinstance(constraint, Constraint):
+                [form] = [entry for entry in metadata if isinstance(entry, PrimitiveConstructorSpec)]
+                metavar = form.metavar.removesuffix(" [...]")
+                yield Flag(metavar if Positional in metadata else name, command, field.name, constraint)
+
+
+def check(command: Any) -> None:
+    """Take every flag for what it means; one that is not what it must be is refused, be it a default."""
+    for flag in flags_of(command):
+        value = getattr(flag.holder, flag.attribute)
+        if value is not None:
+            setattr(flag.holder, flag.attribute, flag.constraint(flag.name, value))
+
+
+def refuse_beside(command: Any, names: Collection[str], flag: str) -> None:
+    """Refuse flags that the plan in a file answers already, rather than ignore them."""
+    for name, default in vars(type(command)()).items():
+        if name in names and getattr(command, name) != default:
+            raise ValueError(f"--{name.replace('_', '-')} does not go with {flag}: the plan file says it")
+
+
+def refuse_both(command: Any, *switches: str) -> None:
+    if all(getattr(command, switch) for switch in switches):
+        raise ValueError(f"{' and '.join(f'--{switch}' for switch in switches)} exclude each other")

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mssp.cli import flags, progress
 from mssp.hf.config_plans import with_notes
 from mssp.planning import printing
-from mssp.planning.arguments import ALL
 from mssp.planning.configs import FAMILY, read_config
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning, Recipe
@@ -25,35 +25,35 @@ from mssp.planning.shape import Shape
 if TYPE_CHECKING:
     from mssp.hf.named_plan import ByName
 
-Reader = Callable[[str], dict[str, Any]]
+Reader = Callable[[Path], dict[str, Any]]
 _MISSING = "is missing: all of width, expert-width, experts, active and depth are needed"
 
 
 @dataclass
 class Sizes:
-    width: flags.Size = None
+    width: flags.MaybeSize = None
     """N, the residual stream"""
-    expert_width: flags.Size = None
+    expert_width: flags.MaybeSize = None
     """N_e, the hidden units of one expert"""
-    experts: flags.Size = None
+    experts: flags.MaybeSize = None
     """M, the routed experts of a layer"""
-    active: flags.Size = None
+    active: flags.MaybeSize = None
     """K, the experts that see a token"""
-    depth: flags.Size = None
+    depth: flags.MaybeSize = None
     """L, the residual blocks"""
-    inputs: flags.Size = None
+    inputs: flags.MaybeSize = None
     """D, the size of a dense input; leave out for token lookups"""
 
 
 @dataclass
 class RecipeFlags:
-    betas: flags.Betas = None
+    betas: flags.MaybeBetas = None
     """Adam's betas"""
-    batch: flags.Size = None
+    batch: flags.MaybeSize = None
     """batch size"""
-    steps: flags.Size = None
+    steps: flags.MaybeSize = None
     """training steps"""
-    warmup: flags.Size = None
+    warmup: flags.MaybeSize = None
     """warmup steps"""
 
 
@@ -64,43 +64,43 @@ class PlanCommand:
     Without a base the rules are evaluated on the target itself, as in the paper's MLP experiments.
     """
 
-    lr: flags.Number = None
+    lr: flags.MaybePositive = None
     """learning rate tuned at the base (required)"""
-    scheme: flags.Name = None
+    scheme: flags.MaybeScheme = None
     """mssp (default), mup, mup-heuristic, sp, ntp or jiang"""
-    optimizer: flags.Name = None
+    optimizer: flags.MaybeOptimizer = None
     """sgd, adam or adamw (default)"""
-    regime: flags.Regime = None
+    regime: flags.MaybeRegime = None
     """what grows; inferred from base to target where possible"""
-    eps: flags.Number = None
+    eps: flags.MaybePositive = None
     """Adam's eps at the base (default 1e-8)"""
-    weight_decay: flags.Number = None
+    weight_decay: flags.MaybeNotNegative = None
     """AdamW's weight decay at the base (default 0)"""
-    init_std: flags.ByRole = ()
+    init_std: flags.ByRole = field(default_factory=dict)
     """standard deviations tuned at the base, for all weights or by role"""
-    init_mult: flags.ByRole = ()
+    init_mult: flags.ByRole = field(default_factory=dict)
     """tuned init multipliers, for all weights or by role"""
-    lr_mult: flags.ByRoleOnly = ()
+    lr_mult: flags.ByRoleOnly = field(default_factory=dict)
     """tuned learning-rate multipliers by role"""
-    aggregation_mult: flags.Number = None
+    aggregation_mult: flags.MaybePositive = None
     """tuned factor on the aggregation multiplier (default 1)"""
-    readout: flags.Name = None
+    readout: flags.MaybeReadout = None
     """how the readout starts: zero (default), mup (std 1/N) or scheme (the scheme's own)"""
-    as_printed: bool = False
+    as_printed: flags.Switch = False
     """the paper's table without our corrections (docs/errata.md)"""
-    grad_scale: bool = False
+    grad_scale: flags.Switch = False
     """scale gradients instead of eps: the same to Adam, without tiny numbers"""
-    extend: flags.Path = None
+    extend: flags.MaybePlan = None
     """a plan file to carry to a new target; all but the recipe comes from it"""
-    base_config: flags.Path = None
+    base_config: flags.MaybeConfig = None
     """the base as a Hugging Face config.json"""
-    target_config: flags.Path = None
+    target_config: flags.MaybeConfig = None
     """the target as a Hugging Face config.json"""
-    json: bool = False
+    json: flags.Switch = False
     """print the plan file"""
-    by_name: bool = False
+    by_name: flags.Switch = False
     """with --json: the plan of a --target-config by parameter name, for mssp report"""
-    markdown: bool = False
+    markdown: flags.Switch = False
     """print a Markdown table"""
     target: Sizes = field(default_factory=Sizes)
     base: Sizes = field(default_factory=Sizes)
@@ -110,8 +110,7 @@ class PlanCommand:
     """how the base was trained, where that differs"""
 
     def run(self) -> int:
-        if self.json and self.markdown:
-            raise ValueError("--json and --markdown exclude each other")
+        flags.refuse_both(self, "json", "markdown")
         if self.by_name and not (self.json and self.target_config):
             raise ValueError("--by-name goes with --json and --target-config: tables are by name where they can be")
         read: Reader = cache(read_config)  # each file once, however often its content is asked for
@@ -151,7 +150,7 @@ class PlanCommand:
         target, base = (None if path is None else copy.deepcopy(read(path)) for path in self._configs())
         return by_name(made, target, base)
 
-    def _configs(self) -> tuple[str | None, str | None]:
+    def _configs(self) -> tuple[Path | None, Path | None]:
         return self.target_config, self.base_config
 
     def _planned(self, read: Reader) -> Plan:
@@ -165,23 +164,20 @@ class PlanCommand:
             lr=self.lr,
             as_printed=self.as_printed,
             grad_scale=self.grad_scale,
-            lr_mult=flags.by_role("--lr-mult", self.lr_mult, ALL),
-            init_mult=flags.by_role("--init-mult", self.init_mult, ALL),
-            init_std=flags.by_role("--init-std", self.init_std, ALL),
+            lr_mult=self.lr_mult,
+            init_mult=self.init_mult,
+            init_std=self.init_std,
             recipe=_recipe(self.recipe),
             tuned_with=_recipe(self.tuned_with),
             **given,
         )
         return with_notes(made, *(None if path is None else read(path) for path in self._configs()))
 
-    def _extended(self, file: str, read: Reader) -> Plan:
-        """The plan in a file, carried on; flags that the file already answers are refused rather than ignored."""
+    def _extended(self, plan: Plan, read: Reader) -> Plan:
+        """The plan in a file, carried on."""
         open_questions = {"target", "target_config", "recipe", "extend", "json", "by_name", "markdown"}
-        for name, default in vars(PlanCommand()).items():
-            if name not in open_questions and getattr(self, name) != default:
-                raise ValueError(f"--{name.replace('_', '-')} does not go with --extend: the plan file says it")
-        target = self._target(read)
-        extended = flags.plan_in(file).extend(target, _recipe(self.recipe))
+        flags.refuse_beside(self, set(vars(self)) - open_questions, "--extend")
+        extended = plan.extend(self._target(read), _recipe(self.recipe))
         return with_notes(extended, None if self.target_config is None else read(self.target_config))
 
     def _target(self, read: Reader) -> Shape:
@@ -203,7 +199,7 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _shape(which: str, sizes: Sizes, config: str | None, read: Reader) -> Shape | None:
+def _shape(which: str, sizes: Sizes, config: Path | None, read: Reader) -> Shape | None:
     given = {name: size for name, size in asdict(sizes).items() if size is not None}
     if config is not None:
         if set(given) - {"inputs"}:
@@ -220,7 +216,7 @@ def _shape(which: str, sizes: Sizes, config: str | None, read: Reader) -> Shape 
         raise ValueError(f"--{which}: {error}") from None
 
 
-def _shape_in(path: str, read: Reader) -> Shape:
+def _shape_in(path: Path, read: Reader) -> Shape:
     config = read(path)
     try:
         return Shape.from_config(config)

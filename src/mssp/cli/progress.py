@@ -7,9 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from mssp.store.runs import Result
 
 
@@ -25,6 +28,15 @@ def show_lines(text: Sequence[str], emphasised: Sequence[str] = ()) -> None:
     for line in text:
         style = "bold" if line in emphasised else "dim" if line.startswith("─") else ""
         console.print(Text(line, style=style))
+
+
+def save_figure(path: Path | None, draw: Callable[[], Figure]) -> None:
+    """Draw a figure into the file that was asked for, if one was."""
+    if path is not None:
+        from mssp.report.saving import save
+
+        save(draw(), path)
+        print(f"figure in {path}", file=sys.stderr)
 
 
 @contextmanager

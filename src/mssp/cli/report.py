@@ -25,53 +25,35 @@ class ReportCommand:
     number and order: mssp report runs.sqlite check.json limit.json. The page needs nothing else and no network.
     """
 
-    files: Annotated[
-        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE [...]", help_behavior_hint="")
-    ] = ()
+    files: flags.Files = ()
     """run stores and JSON files"""
-    output: Annotated[flags.Path, tyro.conf.arg(aliases=["-o"], metavar="FILE", help_behavior_hint="")] = "report.html"
+    output: Annotated[flags.Page, tyro.conf.arg(aliases=["-o"], help_behavior_hint="")] = Path("report.html")
     """the page to write (default report.html)"""
-    title: flags.Name = None
+    title: flags.MaybeText = None
     """of the page (default: the names of the files)"""
-    metric: flags.Name = None
+    metric: flags.MaybeMetric = None
     """what sweeps are judged by (default train_top5; accuracy where few classes make that 1)"""
-    figures: Annotated[flags.Path, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    figures: flags.MaybeFolder = None
     """also write every figure as .svg and .pdf, for papers, with its numbers as .csv"""
 
     def run(self) -> int:
         from mssp.report.contents import read
+        from mssp.report.saving import check_target
         from mssp.report.sections import report
 
-        if not all(self.files):
-            raise ValueError("a file's name is empty: mssp report runs.sqlite check.json -o report.html")
         if not self.files:
             raise ValueError("no file given: mssp report runs.sqlite check.json -o report.html")
-        target = Path(self.output or "")
-        self._check(target)
-        contents = read([Path(file) for file in self.files], self.metric)
-        title = self.title or f"Report of {', '.join(contents.sources)}"
-        write_whole(target, report(contents, title))
-        print(f"report in {target}")
         if self.figures is not None:
-            count = write_figures(contents, Path(self.figures))
+            for kind in _KINDS:
+                check_target(self.figures.absolute().parent / f"figure{kind}")
+        contents = read(self.files, self.metric)
+        title = self.title or f"Report of {', '.join(contents.sources)}"
+        write_whole(self.output, report(contents, title))
+        print(f"report in {self.output}")
+        if self.figures is not None:
+            count = write_figures(contents, self.figures)
             print(f"{count} figures in {self.figures}")
         return 0
-
-    def _check(self, target: Path) -> None:
-        """Refuse names that could not be written to, before anything is read."""
-        from mssp.report import saving
-
-        if target.suffix.lower() != ".html":
-            raise ValueError(f"--output {target}: a report is a page, so use a name that ends in .html")
-        saving.check_target(target)
-        if self.figures is not None:
-            folder = Path(self.figures)
-            if folder.exists() and not folder.is_dir():
-                raise ValueError(f"--figures {folder} is a file: name a folder")
-            if not folder.absolute().parent.is_dir():
-                raise ValueError(f"--figures {folder}: there is no folder {folder.absolute().parent}")
-            for kind in _KINDS:
-                saving.check_target(folder.absolute().parent / f"figure{kind}")
 
 
 def write_figures(contents: Contents, folder: Path) -> int:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mssp._constraints import positive_int
-from mssp._files import replacing
+from mssp._files import write_whole
 from mssp.cli import flags, progress
-from mssp.cli.flags import RunFlags, multipliers
+from mssp.cli.training import RunFlags, multipliers
 from mssp.ladders.mlp import family
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import Recipe
-from mssp.planning.setting import ZERO, Setting
+from mssp.planning.setting import II, MSSP, SGD, Setting
+from mssp.sweep.metrics import METRICS
 
 if TYPE_CHECKING:
     from mssp.sweep.search import Procedure
@@ -34,71 +34,66 @@ class TuneCommand(RunFlags):
     mssp sweep and mssp plan take. Try --points 2 --broad-points 1 --width 32 first.
     """
 
-    regime: flags.Regime = "II"
+    regime: flags.Regime = II
     """I, II (default) or III"""
-    scheme: flags.Name = "mssp"
+    scheme: flags.Scheme = MSSP
     """mssp (default), mup, mup-heuristic, sp, ntp or jiang"""
-    optimizer: flags.Name = "sgd"
+    optimizer: flags.Optimizer = SGD
     """sgd (default), adam or adamw"""
     width: flags.Size = 128
     """the width N to tune at (default 128)"""
-    lr: flags.Number = None
+    lr: flags.MaybePositive = None
     """the learning rate to start looking around (default 0.01, or that of --multipliers)"""
-    multipliers: flags.Names = ("ones",)
+    multipliers: flags.Multipliers = ("ones",)
     """where to start: ones (default), tuned (known for this data), a data set's name, or any plan file"""
-    metric: flags.Name = "validation_top5"
+    metric: flags.Metric = METRICS["validation_top5"]
     """what runs are chosen by (default validation_top5)"""
     lr_points: flags.Size = 13
     """learning rates to begin with (default 13)"""
-    lr_ratio: flags.Number = 4.0
+    lr_ratio: flags.Ratio = 4.0
     """the factor between them (default 4)"""
-    aggregation_mult: flags.Number = None
+    aggregation_mult: flags.MaybePositive = None
     """the factor on the aggregation's 1/K (default: the paper's, as many as are active of eight experts)"""
-    method: flags.Name = "grid"
+    method: flags.Method = "grid"
     """grid (the paper's, default), random (and then pairs), or optuna"""
     points: flags.Size = 5
     """values of each multiplier in the fine grid (default 5)"""
-    ratio: flags.Number = 4.0
+    ratio: flags.Ratio = 4.0
     """the factor between them (default 4)"""
     broad_points: flags.Size = 3
     """values of each multiplier in the broad grid (default 3)"""
-    broad_ratio: flags.Number = 64.0
+    broad_ratio: flags.Ratio = 64.0
     """the factor between them (default 64)"""
     rounds: flags.Size = 3
     """fine grids at most: another is centred on the best while that lies at an edge (default 3)"""
-    budget: flags.Size = None
+    budget: flags.MaybeSize = None
     """runs of random and optuna, beside the learning rates (default: as many as grid takes)"""
-    early_stop: bool = False
+    early_stop: flags.Switch = False
     """look at all runs after an eighth of their steps, and finish the best quarter"""
     seeds: flags.Size = 1
     """seeds to average over in the search (default 1)"""
-    confirm: flags.Size = 4
+    confirm: flags.Count = 4
     """new seeds to train the best with: the best of thousands is partly luck (default 4)"""
-    search_seed: flags.Size = 0
+    search_seed: flags.Count = 0
     """seed of what is random in the search itself (default 0)"""
-    output: flags.Path = "tuned.json"
+    output: flags.Target = Path("tuned.json")
     """the plan file to write (default tuned.json)"""
 
     def run(self) -> int:
-        from mssp.cli.progress import watcher
         from mssp.store.table import export
         from mssp.sweep.evaluation import Evaluator, study_name
         from mssp.sweep.search import tune
         from mssp.sweep.search_text import Summary
 
         contender, procedure = self._contender(), self._procedure()
-        target = self._target()
-        self.check_files()
         backend = self.runner()
-        job = self.job(keep_curves=False)
-        metric = self.check_metric(self.metric or "", job.data)
+        job = self.job(self.metric, keep_curves=False)
         start = self._start(contender, job.data.name)
         backend.chunks([start], job)  # refuses what cannot be run, before there is a store
-        seeds = tuple(range(positive_int("--seeds", self.seeds or 0)))
-        new_seeds = range(len(seeds), len(seeds) + self._whole("confirm", 0))
+        seeds, new_seeds = range(self.seeds), range(self.seeds, self.seeds + self.confirm)
         with self.opened() as store:
-            watching = watcher(metric.name, metric.higher_is_better)
-            evaluate = Evaluator(store, backend, job, watching, metric, seeds, self.early_stop, _tell)
+            watching = progress.watcher(self.metric.name, self.metric.higher_is_better)
+            evaluate = Evaluator(store, backend, job, watching, self.metric, seeds, self.early_stop, _tell)
             try:
                 found = tune(start, procedure, evaluate)
                 scores = evaluate.per_seed("confirming", found.best, new_seeds) if new_seeds else []
@@ -108,33 +103,22 @@ class TuneCommand(RunFlags):
                 export(store.open_study(study_name(job)), self.export)
         if math.isinf(found.score):
             raise ValueError(f"all {len(found.tried)} runs diverged: start from a smaller --lr, or other --multipliers")
-        self._write(target, found.best.plan(job.ladder(found.best)))
-        sign = 1 if metric.higher_is_better else -1
-        self._show(Summary(found, metric, [sign * score for score in scores]), target)
+        self._write(found.best.plan(job.ladder(found.best)))
+        sign = 1 if self.metric.higher_is_better else -1
+        self._show(Summary(found, self.metric, [sign * score for score in scores]))
         return 0
 
-    def _target(self) -> Path:
-        target = Path(self.output or "")
-        if not target.name or target.is_dir():
-            raise ValueError(f"--output {self.output!r} is no name for a file")
-        if not target.absolute().parent.is_dir():
-            raise ValueError(f"--output {target}: there is no folder {target.absolute().parent}")
-        return target
-
-    def _write(self, target: Path, plan: Plan) -> None:
+    def _write(self, plan: Plan) -> None:
         """The plan, with how it was tuned: a change of that is warned of when the plan is carried on."""
         recipe = Recipe(batch=self.batch, steps=self.steps)
-        with replacing(target) as unfinished:
-            text = replace(plan, recipe=recipe, tuned_with=recipe).json()
-            unfinished.write_text(f"{text}\n", encoding="utf-8")
+        write_whole(self.output, f"{replace(plan, recipe=recipe, tuned_with=recipe).json()}\n")
 
     def _contender(self) -> Contender:
         from mssp.sweep.transfer import Contender
 
-        setting = Setting.of(self.scheme or "", self.regime or "", self.optimizer or "", self.readout or ZERO).checked()
-        assert setting.regime is not None
-        family(setting.regime, positive_int("--width", self.width or 0), active=self.active)
-        return Contender(setting, self.active)
+        setting = Setting(scheme=self.scheme, regime=self.regime, optimizer=self.optimizer, readout=self.readout)
+        family(self.regime, self.width, active=self.active)  # which refuses what its family has not
+        return Contender(setting.checked(), self.active)
 
     def _start(self, contender: Contender, data: str) -> Trial:
         """The centre of the search; of the aggregation, the paper's 8/M unless something else is known or asked for."""
@@ -144,7 +128,7 @@ class TuneCommand(RunFlags):
                 f"what is kept for {data} is a plain model, without multipliers: start from --multipliers ones"
             )
         aggregation = float(self.active or 8) if self.multipliers == ("ones",) else known.aggregation_mult
-        trial = contender.trial(self.width or 0, seed=0, lr=known.lr if self.lr is None else self.lr).with_tuned(known)
+        trial = contender.trial(self.width, seed=0, lr=known.lr if self.lr is None else self.lr).with_tuned(known)
         given = self.aggregation_mult
         return replace(trial, aggregation_mult=aggregation if given is None else given)
 
@@ -154,47 +138,41 @@ class TuneCommand(RunFlags):
         if self.budget is not None and self.method == "grid":
             raise ValueError("--budget is for random and optuna: a grid has as many runs as --points make")
         return Procedure(
-            method=self.method or "",
-            points=self.points or 0,
-            ratio=self.ratio or 0.0,
-            broad_points=self.broad_points or 0,
-            broad_ratio=self.broad_ratio or 0.0,
-            lr_points=self.lr_points or 0,
-            lr_ratio=self.lr_ratio or 0.0,
-            rounds=self.rounds or 0,
+            method=self.method,
+            points=self.points,
+            ratio=self.ratio,
+            broad_points=self.broad_points,
+            broad_ratio=self.broad_ratio,
+            lr_points=self.lr_points,
+            lr_ratio=self.lr_ratio,
+            rounds=self.rounds,
             budget=self.budget,
-            seed=self._whole("search_seed", 0),
+            seed=self.search_seed,
         )
 
-    def _whole(self, name: str, least: int) -> int:
-        given = getattr(self, name)
-        if given is None or given < least:
-            raise ValueError(f"--{name.replace('_', '-')} must be a whole number of at least {least}, got {given}")
-        return int(given)
-
-    def _show(self, summary: Summary, target: Path) -> None:
+    def _show(self, summary: Summary) -> None:
         if self.json:
             print(json.dumps(summary.json(), indent=1))
         else:
             setting = f"Regime {self.regime} · {self.scheme} · {self.optimizer}, N = {self.width}"
             heading = f"{setting}: tuned by {self.method}"
             what = f"--regime {self.regime} --scheme {self.scheme} --optimizer {self.optimizer}"
-            closing = f"plan written to {target}: mssp sweep {what} --multipliers {target}"
-            progress.show_lines([*summary.lines(heading, self.early_stop, str(target)), closing], emphasised=[heading])
+            closing = f"plan written to {self.output}: mssp sweep {what} --multipliers {self.output}"
+            progress.show_lines(
+                [*summary.lines(heading, self.early_stop, str(self.output)), closing], emphasised=[heading]
+            )
         if self.plot is not None:
             from mssp.report.figures.sweeps import heatmaps
-            from mssp.report.saving import save
             from mssp.sweep import grids
 
             best = summary.found.best
             # The grid around the best, which the paper's procedure fills and others touch.
-            grid = summary.found.fine or grids.axes(grids.point_of(best), self.points or 0, self.ratio or 0.0)
+            grid = summary.found.fine or grids.axes(grids.point_of(best), self.points, self.ratio)
             better, label = summary.metric.higher_is_better, summary.metric.label
             points, scores = zip(*grids.near(best, summary.found.tried, grid), strict=True)
             scores = tuple(score if better else -score for score in scores)
             figure = heatmaps(points, scores, grids.MULTIPLIERS, grids.point_of(best), label, higher_is_better=better)
-            save(figure, self.plot)
-            print(f"figure in {self.plot}", file=sys.stderr)
+            progress.save_figure(self.plot, lambda: figure)
 
 
 def _tell(stage: str, runs: int) -> None:

@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mssp._constraints import Constraint, UnfitError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -29,12 +31,7 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
             :func:`mssp.data.generated.spectra`, :func:`mssp.data.downloads.tinyimagenet`,
             :func:`mssp.data.downloads.cifar10`, :func:`from_npz` or :func:`from_folder`.
     """
-    name = str(name_or_path)
-    make: Callable[..., Dataset]
-    if name in _MAKERS:
-        make = getattr(import_module(f"mssp.data.{_MAKERS[name]}"), name)
-    else:
-        make = partial(_reader(name), Path(name))
+    name, make = str(name_or_path), known("data", name_or_path)
     allowed = inspect.signature(make).parameters
     for option in options:
         if option not in allowed:
@@ -42,22 +39,22 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
     return make(**options)
 
 
-def _reader(name: str) -> Callable[..., Dataset]:
-    """The function that reads what is at a path."""
-    from mssp.data.images import from_folder, from_npz
-
-    path = Path(name)
+def _maker(name_or_path: Any) -> Callable[..., Dataset]:
+    """The function that makes a dataset of its options."""
+    if not isinstance(name_or_path, str | Path) or not str(name_or_path):
+        raise UnfitError
+    name, path = str(name_or_path), Path(name_or_path)
+    if name in _MAKERS:
+        make: Callable[..., Dataset] = getattr(import_module(f"mssp.data.{_MAKERS[name]}"), name)
+        return make
     if name == "python" or path.suffix in {".txt", ".xz"}:
         function = "python_source()" if name == "python" else f"from_text_file({name!r})"
         raise ValueError(f"{name} is text, which has no classes: use mssp.data.{function}")
-    if path.is_dir():
-        return from_folder
-    if path.suffix == ".npz" and path.is_file():
-        return from_npz
-    if path.is_file():
-        raise ValueError(f"{name} is neither an .npz file nor a folder of images")
-    if path.suffix or len(path.parts) > 1:
-        raise ValueError(f"{name} does not exist: give an .npz file, a folder of images or one of {', '.join(NAMES)}")
-    raise ValueError(
-        f"unknown dataset {name!r}: use one of {', '.join(NAMES)}, or the path of an .npz file or of a folder of images"
-    )
+    if not path.is_dir() and not (path.suffix == ".npz" and path.is_file()):
+        raise UnfitError
+    from mssp.data.images import from_folder, from_npz
+
+    return partial(from_folder if path.is_dir() else from_npz, path)
+
+
+known = Constraint(f"one of {', '.join(NAMES)}, an .npz file or a folder of images", _maker)

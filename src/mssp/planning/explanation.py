@@ -214,7 +214,7 @@ class Explanation:
         return json.dumps({**document, "where": self.where}, indent=2, ensure_ascii=False)
 
 
-def explain(role: str, regime: str | None = None, scheme: str = MSSP.name) -> Explanation:
+def explain(role: str, regime: str | Regime | None = None, scheme: str | Scheme = MSSP) -> Explanation:
     """The rule of a role in one regime, or in all of them.
 
     >>> print(explain("expert_out", "II").rows[0])

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from mssp._constraints import positive_int, positive_or_zero
+from mssp._constraints import Constraint, UnfitError, at_least, checked, optional, positive_int, positive_or_zero
 
 
 class PlanWarning(UserWarning):
     """Something the theory does not cover, or a setting that has no effect."""
 
 
+def _betas(came: Any) -> tuple[float, ...]:
+    if not isinstance(came, list | tuple) or len(came) != 2:
+        raise UnfitError
+    betas = tuple(map(positive_or_zero.take, came))
+    if max(betas) >= 1:
+        raise UnfitError
+    return betas
+
+
+BETAS = Constraint("two numbers in [0, 1)", _betas)
+
+
+@checked(
+    betas=optional(BETAS), batch=optional(positive_int), steps=optional(positive_int), warmup=optional(at_least(0))
+)
 @dataclass(frozen=True)
 class Recipe:
     """What the theory holds fixed while a model grows. A plan warns of what changes, if both recipes say it."""
@@ -19,21 +35,6 @@ class Recipe:
     batch: int | None = None
     steps: int | None = None
     warmup: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.betas is not None:
-            try:
-                betas = tuple(positive_or_zero("betas", beta) for beta in self.betas)
-            except (TypeError, ValueError):
-                betas = ()
-            if len(betas) != 2 or max(betas) >= 1:
-                raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
-            object.__setattr__(self, "betas", betas)
-        for name in ("batch", "steps", "warmup"):
-            number = getattr(self, name)
-            no_warmup = name == "warmup" and type(number) is int and number == 0
-            if number is not None and not no_warmup:
-                object.__setattr__(self, name, positive_int(name, number))
 
     def filled(self, other: Recipe) -> Recipe:
         """This recipe, with what it leaves open taken from another."""

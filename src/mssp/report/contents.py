@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mssp._constraints import one_of, optional
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
 from mssp.dmft.document import Overlay
@@ -142,14 +143,13 @@ class Contents:
         return not (self.sweeps or self.searches or self.checks or self.limits or self.recorded or self.plans)
 
 
-def read(paths: Iterable[Path], metric: str | None = None) -> Contents:
+def read(paths: Iterable[Path], metric: str | Metric | None = None) -> Contents:
     """The contents of stores and files; ValueError names what is neither.
 
     Args:
         metric: to judge sweeps by; top-5 training accuracy by default, and accuracy where few classes make that 1.
     """
-    if metric is not None and metric not in METRICS:
-        raise ValueError(f"unknown metric {metric!r}: use one of {', '.join(METRICS)}")
+    judged_by = optional(one_of(METRICS))("metric", metric)
     found = Contents()
     paths = list(paths)
     for number, path in enumerate(paths):
@@ -165,7 +165,7 @@ def read(paths: Iterable[Path], metric: str | None = None) -> Contents:
             if path.suffix == ".json":
                 _read_document(path, found)
             else:
-                _read_store(path, found, metric)
+                _read_store(path, found, judged_by)
         except ValueError as error:
             message = str(error)
             raise ValueError(message if message.startswith(str(path.absolute())) else f"{path}: {message}") from None
@@ -175,7 +175,7 @@ def read(paths: Iterable[Path], metric: str | None = None) -> Contents:
 # -- run stores --------------------------------------------------------------------------------------------------------
 
 
-def _read_store(path: Path, found: Contents, metric: str | None) -> None:
+def _read_store(path: Path, found: Contents, metric: Metric | None) -> None:
     with Store(path, must_exist=True) as store:
         for name in store.studies():
             study = store.open_study(name)
@@ -191,13 +191,13 @@ def _read_store(path: Path, found: Contents, metric: str | None) -> None:
     ]
 
 
-def sweep_of(experiment: str, data: str, runs: Sequence[Run], asked: str | None = None) -> Sweep:
+def sweep_of(experiment: str, data: str, runs: Sequence[Run], metric: Metric | None = None) -> Sweep:
     """What runs of a study say; those with other multipliers are another experiment.
 
     Args:
-        asked: the metric to judge by; None for the usual one.
+        metric: to judge by; None for the usual one.
     """
-    metric = METRICS[asked] if asked is not None else _default_metric(runs)
+    metric = metric or _default_metric(runs)
     groups: dict[tuple[Contender, str], list[Trial]] = {}
     for run in runs:
         trial = Trial.from_json(run.spec)

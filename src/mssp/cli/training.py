@@ -1,0 +1,129 @@
+"""The flags that all commands share that train many runs: data, length, device, store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mssp._environment import device_text, pick_device
+from mssp.cli import flags
+from mssp.ladders.tuned import Tuned, data_with_tuned_multipliers, multipliers_for
+from mssp.planning.setting import ZERO
+
+if TYPE_CHECKING:
+    from mssp.store.runs import Store
+    from mssp.sweep.execution import Backend, Job
+    from mssp.sweep.metrics import Metric
+    from mssp.sweep.transfer import Contender
+
+_TOP = 5
+# Learning rates to look around where none was tuned: of all ones, and of a plain model.
+_ONES = 0.01
+_PLAIN_BY_GRADIENTS, _PLAIN_BY_MOMENTS = 1.0, 0.005
+
+
+@dataclass
+class RunFlags:
+    data: flags.Data = "clusters"
+    """clusters (the default) or spectra, both embedded, tinyimagenet, cifar10, an .npz file or a folder of images"""
+    steps: flags.Size = 1000
+    """training steps of a run, in a single pass (default 1000)"""
+    batch: flags.Size = 50
+    """examples per step (default 50)"""
+    validation: flags.MaybeSize = None
+    """validation examples to use (default: all)"""
+    active: flags.MaybeSize = None
+    """experts per input where there are eight, growing with their number (default: all)"""
+    readout: flags.Readout = ZERO
+    """how the readout starts: zero (default), mup (std 1/N) or scheme"""
+    store: flags.Target = Path("runs.sqlite")
+    """where runs are kept: a killed command goes on from there (default runs.sqlite)"""
+    device: flags.Device = "auto"
+    """auto (a GPU if there is one), cpu, cuda or cuda:1"""
+    precision: flags.Precision = "float32"
+    """of matrix products: float32 (default), or tf32, about twice as fast on GPUs"""
+    backend: flags.Backend = "local"
+    """local (this process), or ray (tasks on a Ray cluster, one that is started if there is none)"""
+    json: flags.Switch = False
+    """print JSON"""
+    plot: flags.MaybeFigure = None
+    """write a figure: .html, or .svg, .pdf, .png"""
+    export: flags.MaybeTable = None
+    """write all runs as a table: .csv, .parquet, .json or .jsonl"""
+
+    def job(self, metric: Metric, *, keep_curves: bool) -> Job:
+        """What the runs share; a metric that says nothing about these data is refused."""
+        from mssp.data import load
+        from mssp.ladders.mlp import MLPLadder
+        from mssp.replicas import Schedule
+        from mssp.sweep.execution import Job
+
+        data = load(self.data)
+        if metric.name.endswith("top5") and data.classes <= _TOP:
+            better = metric.name.replace("top5", "accuracy")
+            raise ValueError(
+                f"top-5 is always right with the {data.classes} classes of {data.name}: use --metric {better}"
+            )
+        schedule = Schedule(self.steps, self.batch, validation=self.validation)
+        return Job(data, schedule, MLPLadder, self.precision, keep_curves)
+
+    def runner(self) -> Backend:
+        from mssp.sweep.execution import Local
+
+        if self.backend == "ray":
+            from mssp.sweep.on_ray import Ray
+
+            return Ray(self.device)
+        return Local(pick_device(self.device))
+
+    @contextmanager
+    def opened(self) -> Iterator[Store]:
+        """The store; whoever stops a command is told that nothing is lost."""
+        from mssp.store.runs import Store
+
+        with Store(self.store, device=device_text(self.device)) as store:
+            try:
+                yield store
+            except KeyboardInterrupt:
+                print(f"mssp: stopped: what is finished is in {self.store}, the same command goes on", file=sys.stderr)
+                raise
+
+
+def multipliers(
+    asked: Sequence[str],
+    data: str,
+    contender: Contender,
+    *,
+    narrowest: int | None = None,
+    for_any: bool = False,
+) -> Tuned:
+    """``tuned`` for this data, ``ones``, ``plain``, another data set's, or those in a plan file for this setting.
+
+    Args:
+        narrowest: the width at which a plain model is the same for all schemes; None where there is no such thing.
+        for_any: take a plan file of another setting too, as a place to start from.
+    """
+    wanted = contender.setting
+    if list(asked) == ["ones"]:
+        return Tuned(_ONES)
+    if list(asked) == ["plain"]:
+        if narrowest is None:
+            raise ValueError("--multipliers plain is one model of the smallest of several widths: here there is none")
+        lr = _PLAIN_BY_GRADIENTS if wanted.optimizer.follows_gradients else _PLAIN_BY_MOMENTS
+        return Tuned(lr, base_width=narrowest)
+    if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
+        return multipliers_for(data if asked[0] == "tuned" else asked[0], wanted, contender.active)
+    plans = {file: flags.plan_in(Path(file)) for file in asked}
+    for file, plan in plans.items():
+        routes_alike = plan.target.active / plan.target.experts == (contender.active or 8) / 8
+        if for_any or (replace(plan.setting, as_printed=False) == wanted and routes_alike):
+            try:
+                return Tuned.of(plan)
+            except ValueError as error:
+                raise ValueError(f"{file}: {error}") from None
+    held = [f"{file} is for Regime {plan.regime}, {plan.scheme}, {plan.optimizer}" for file, plan in plans.items()]
+    raise ValueError(f"--multipliers has none for {contender}: {'; '.join(held)}")
