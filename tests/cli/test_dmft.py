@@ -277,8 +277,8 @@ def test_a_file_that_is_no_plan(capsys: pytest.CaptureFixture[str], elsewhere: P
         (["--active", "2", "--regime", "I"], "top-K is solved for sigmoid gates in regimes II and III"),
         (["--active", "2", "--gate", "softmax"], "top-K is solved for sigmoid gates in regimes II and III"),
         (["--width", "0"], "--width must be a positive whole number, got 0"),
-        (["--plot", "figure.gif"], "--plot must be a file to write that ends in .html, .svg, .pdf or .png, in a folder"),
-        (["--plot", "nowhere/x.html"], "--plot must be a file to write that ends in .html, .svg, .pdf or .png, in a folder"),
+        (["--plot", "figure.gif"], "--plot must be a file to write that ends in .html, .svg, .pdf or .png"),
+        (["--plot", "nowhere/x.html"], "--plot must be a file to write that ends in .html, .svg, .pdf or .png"),
         (["--device", "abacus"], "--device must be auto, cpu, cuda or cuda:1, got 'abacus'"),
     ],
 )  # fmt: skip

@@ -35,7 +35,7 @@ def test_a_folder_is_read_as_one(tmp_path: Path) -> None:
         (
             "mnist",
             {},
-            "data must be one of clusters, spectra, tinyimagenet, cifar10, an .npz file or a folder of images, got 'mnist'",
+            "one of clusters, spectra, tinyimagenet, cifar10, an .npz file or a folder of images, got 'mnist'",
         ),
         ("python", {}, r"python is text, which has no classes: use mssp\.data\.python_source\(\)"),
         ("a.txt", {}, r"a\.txt is text, which has no classes: use mssp\.data\.from_text_file\('a\.txt'\)"),

@@ -318,5 +318,5 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     check = check_file(tmp_path / "check.json")
     with pytest.raises(ValueError, match=r"check\.json is named twice"):
         read([check, tmp_path / ".." / tmp_path.name / "check.json"])
-    with pytest.raises(ValueError, match="metric must be one of train_top5, .*, got 'luck'"):
+    with pytest.raises(ValueError, match=r"metric must be one of train_top5, .*, got 'luck'"):
         read([], "luck")

@@ -170,7 +170,7 @@ _multipliers = Constraint(
 _regime = one_of(REGIMES)
 _by_regime = _mapped("REGIME=WIDTH, as III=1024", _regime.take, None, positive_int)
 _scheme, _optimizer, _readout = one_of(SCHEMES), one_of(OPTIMIZERS), one_of(READOUTS)
-_data = Constraint(known.what, lambda came: str(came) if known.take(came) else "")
+_data = Constraint(known.what, lambda came: (known.take(came), str(came))[1])
 _metric = one_of(metrics.METRICS)
 _text = _constraints.kind_of(str, what="a text")
 
