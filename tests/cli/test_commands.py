@@ -137,9 +137,12 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
         (["plan", *STEP, "--scheme", "x"], "--scheme must be one of mssp, mup, mup-heuristic, sp, ntp, jiang, got 'x'"),
         (["plan", *STEP, "--optimizer", "lion"], "--optimizer must be one of sgd, adam, adamw, got 'lion'"),
         (["plan", *STEP, "--regime", "V"], "--regime must be one of I, II, III, got 'V'"),
-        (["plan", *STEP, "--init-std", "tiny"], "--init-std must be a positive number or ROLE=NUMBER, got 'tiny'"),
+        (
+            ["plan", *STEP, "--init-std", "tiny"],
+            "--init-std must be a positive number, or positive numbers by role, as router=2, got 'tiny'",
+        ),
         (["plan", *STEP, "--init-std", "q=1"], "unknown role 'q' in init_std"),
-        (["plan", *STEP, "--lr-mult", "3"], "--lr-mult must be ROLE=NUMBER, as router=2, got '3'"),
+        (["plan", *STEP, "--lr-mult", "3"], "--lr-mult must be positive numbers by role, as router=2, got '3'"),
         (
             ["plan", *STEP, "--lr-mult", "router=1", "router=2"],
             "--lr-mult must be one number for router, got (1.0, 2.0)",
@@ -148,7 +151,10 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
             ["plan", *STEP, "--lr-mult", "router=1", "--lr-mult", "router=2"],
             "--lr-mult must be one number for router, got (1.0, 2.0)",
         ),
-        (["plan", *STEP, "--init-std"], "--init-std must be a positive number or ROLE=NUMBER, got ''"),
+        (
+            ["plan", *STEP, "--init-std"],
+            "--init-std must be a positive number, or positive numbers by role, as router=2, got ''",
+        ),
         (["plan", *STEP, "--base.inputs", "9"], "the base has inputs 9: say the target's too"),
         (["plan", *STEP, "--weight-decay", "some"], "--weight-decay must be a number of at least 0, got 'some'"),
         (

@@ -260,9 +260,9 @@ def test_a_file_that_is_no_plan(capsys: pytest.CaptureFixture[str], elsewhere: P
         (["--lr", "0"], "--lr must be a positive number, got 0"),
         (["--lr", "fast"], "--lr must be a positive number, got 'fast'"),
         (["--rates", "nonsense=1"], "rates of 'nonsense': the layers are embedding, router, expert_in, expert_out, "),
-        (["--rates", "router=x"], "--rates must be ROLE=NUMBER, as router=2, got 'router=x'"),
+        (["--rates", "router=x"], "--rates must be positive numbers by role, as router=2, got 'router=x'"),
         (["--rates", "router=1", "router=2"], "--rates must be one number for router, got (1.0, 2.0)"),
-        (["--stds", "router=0"], "--stds must be ROLE=NUMBER, as router=2, got 'router=0'"),
+        (["--stds", "router=0"], "--stds must be positive numbers by role, as router=2, got 'router=0'"),
         (["--inputs", "0"], "--inputs must be a positive whole number, got 0"),
         (["--test-inputs", "0"], "--test-inputs must be a positive whole number, got 0"),
         (["--steps", "0"], "--steps must be a positive whole number, got 0"),
@@ -307,7 +307,7 @@ def test_a_divergence_has_a_step_and_a_remedy(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rates", "2"], "--rates must be ROLE=NUMBER, as router=2, got '2'"),
+        (["--rates", "2"], "--rates must be positive numbers by role, as router=2, got '2'"),
         (["--stds", "embedding=1e200"], "the initial variance of embedding is not finite"),
         (["--compare", "0", "16"], "--compare must be"),
         (

@@ -133,8 +133,8 @@ def test_data_from_a_file(capsys: pytest.CaptureFixture[str], elsewhere: Path) -
         (["--device", "tpu9"], "--device must be auto, cpu, cuda or cuda:1, got 'tpu9'"),
         (["--precision", "fp8"], "--precision must be one of float32, tf32, got 'fp8'"),
         (["--backend", "slurm"], "--backend must be one of local, ray, got 'slurm'"),
-        (["--largest", "III"], "--largest must be REGIME=WIDTH, as III=1024, got 'III'"),
-        (["--largest", "IV=3"], "--largest must be REGIME=WIDTH, as III=1024, got 'IV=3'"),
+        (["--largest", "III"], "--largest must be widths by regime, as III=1024, got 'III'"),
+        (["--largest", "IV=3"], "--largest must be widths by regime, as III=1024, got 'IV=3'"),
         (
             ["--scheme"],
             "--scheme must be one or more, each one of mssp, mup, mup-heuristic, sp, ntp, jiang, got nothing",

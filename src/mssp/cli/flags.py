@@ -162,13 +162,13 @@ def _mapped(what: str, key_of: Callable[[str], Any], everywhere: str | None, one
     return Constraint(what, take)
 
 
-_by_role = _mapped("a positive number or ROLE=NUMBER", str, ALL, _constraints.positive)
-_by_role_only = _mapped("ROLE=NUMBER, as router=2", str, None, _constraints.positive)
+_by_role = _mapped("a positive number, or positive numbers by role, as router=2", str, ALL, _constraints.positive)
+_by_role_only = _mapped("positive numbers by role, as router=2", str, None, _constraints.positive)
 _multipliers = Constraint(
     lambda: f"one of {', '.join(_known_multipliers())}, or a file of mssp tune that is there", _multipliers_word
 )
 _regime = one_of(REGIMES)
-_by_regime = _mapped("REGIME=WIDTH, as III=1024", _regime.take, None, positive_int)
+_by_regime = _mapped("widths by regime, as III=1024", _regime.take, None, positive_int)
 _scheme, _optimizer, _readout = one_of(SCHEMES), one_of(OPTIMIZERS), one_of(READOUTS)
 _data = Constraint(known.what, lambda came: (known.take(came), str(came))[1])
 _metric = one_of(metrics.METRICS)

@@ -53,7 +53,7 @@ class RecipeFlags:
     """batch size"""
     steps: flags.MaybeSize = None
     """training steps"""
-    warmup: flags.MaybeSize = None
+    warmup: flags.MaybeCount = None
     """warmup steps"""
 
 
