@@ -111,19 +111,17 @@ def _judged(name: Quantity, series: Series, theory: Theory) -> Judged:
     )
     if name.kind is EXPERT_DISTANCE:
         return _judged_tie(bare, values[:, 0] != 0, theory)
-    by_prediction = _steps_by_prediction(predicted)
-    if not by_prediction or _rounded_away(name, series, by_prediction):
+    binding = {step: each for step, each in enumerate(predicted) if each is not None and each.binding}
+    if not binding or _rounded_away(name, series, max(binding)):
         return bare
     if not np.isfinite(values).all():
         return replace(bare, verdict="off", reason="is not finite", stable=False)
-    reason = _wrongly_zero(series, values, predicted)
+    reason = _wrongly_zero(sizes, values, binding)
     if reason is not None:
         return replace(bare, verdict="off", reason=reason)
-    misses = [
-        _miss(prediction, sizes, values[:, its_steps])
-        for prediction, its_steps in by_prediction.items()
-        if prediction.exponent.is_power
-    ]
+    powers = [prediction for prediction in dict.fromkeys(binding.values()) if prediction.exponent.is_power]
+    steps_of = {power: [step for step, prediction in binding.items() if prediction == power] for power in powers}
+    misses = [_miss(power, sizes, values[:, steps_of[power]]) for power in powers]
     if not misses:
         return bare
     worst = max(misses, key=lambda miss: miss.beyond)
@@ -139,11 +137,10 @@ def _judged_tie(bare: Judged, apart: npt.NDArray[np.bool_], theory: Theory) -> J
     return replace(bare, verdict="ok")
 
 
-def _rounded_away(name: Quantity, series: Series, by_prediction: Mapping[Prediction, Sequence[int]]) -> bool:
+def _rounded_away(name: Quantity, series: Series, step: int) -> bool:
     """Whether weights rounded updates away, so that no learning rate can be read off them."""
     if name.kind is not RATE or not series.values[WEIGHTS(name.of)].any():
         return False
-    step = max(step for steps in by_prediction.values() for step in steps)
     update, weights = (series.values[kind(name.of)][:, step] for kind in (UPDATE, WEIGHTS))
     return bool((update < _VISIBLE * weights).any())
 
@@ -171,25 +168,15 @@ def _distance(exponent: float, expected: Exponent) -> float:
     return max(exponent - high, low - exponent, 0.0)
 
 
-def _steps_by_prediction(predicted: Sequence[Prediction | None]) -> dict[Prediction, list[int]]:
-    steps: dict[Prediction, list[int]] = {}
-    for step, prediction in enumerate(predicted):
-        if prediction is not None and prediction.binding:
-            steps.setdefault(prediction, []).append(step)
-    return steps
-
-
-def _wrongly_zero(series: Series, values: Numbers, predicted: Sequence[Prediction | None]) -> str | None:
+def _wrongly_zero(sizes: Sequence[int], values: Numbers, binding: Mapping[int, Prediction]) -> str | None:
     """What is wrong with a term that is zero and should not be, or should be and is not; None if nothing is."""
-    for step, prediction in enumerate(predicted):
-        if prediction is None or not prediction.binding:
-            continue
+    for step, prediction in binding.items():
+        at_step = values[:, step]
         updates = f"after {step} update{'' if step == 1 else 's'}"
-        if not prediction.exponent.is_power and (values[:, step] > _ROUNDING * values.max(1)).any():
+        if not prediction.exponent.is_power and (at_step > _ROUNDING * values.max(1)).any():
             return f"should be exactly zero {updates}, and is not"
-        if prediction.exponent.is_power and not values[:, step].all():
-            first = series.sizes[int((values[:, step] == 0).any(1).argmax())]
-            where = "" if not values[:, step].any() else f" at size {first}"
+        if prediction.exponent.is_power and not at_step.all():
+            where = f" at size {sizes[int((at_step == 0).any(1).argmax())]}" if at_step.any() else ""
             return f"is exactly zero{where} {updates}, and should not be"
     return None
 

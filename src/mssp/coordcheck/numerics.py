@@ -17,49 +17,49 @@ from mssp._tables import align, number
 from mssp.coordcheck.result import Check
 from mssp.measure.quantities import EPS, GRADIENT
 
-# A format ends at the smallest number that has all its digits.
-_FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
+# A format ends at the smallest number that has all its digits. Adam keeps means of squares in float32.
+_LIMITS = {
+    "fp16": torch.finfo(torch.float16).tiny,
+    "bf16": torch.finfo(torch.bfloat16).tiny,
+    "fp32 squares": math.sqrt(torch.finfo(torch.float32).tiny),
+}
 _FAR = 1e12  # a size that no model will have
 
 
 @dataclass(frozen=True)
 class Range:
-    """One role's gradient: its RMS at the largest size, its exponent, and the size at which it leaves each format.
-
-    ``squares`` is the size at which Adam's mean of squares, in float32, loses its digits.
-    """
+    """One role's gradient: its RMS at the largest size, its exponent, and the size at which it leaves each format."""
 
     role: str
     rms: float
     exponent: float
     leaves: dict[str, float]
-    squares: float
     eps: float | None
 
 
 def ranges(check: Check) -> list[Range]:
     """For every role whose gradient was measured, the fastest falling first."""
     largest = max(check.sizes)
-    found = []
+    gradients = []
     for quantity in check.quantities.values():
         role, rms, measured = quantity.name.of, quantity.values[largest][-1], quantity.exponents[-1]
         if quantity.name.kind is not GRADIENT or measured is None or not rms > 0:
             continue
         # The theory's exponent where there is one: the slope over a few small sizes does not extrapolate well.
         exponent = measured.value if quantity.expected_power is None else quantity.expected_power
-        leaves = {name: _leaves(rms, exponent, largest, torch.finfo(dtype).tiny) for name, dtype in _FORMATS.items()}
-        squares = _leaves(rms, exponent, largest, math.sqrt(torch.finfo(torch.float32).tiny))
+        leaves = {name: _leaves(rms, exponent, largest, limit) for name, limit in _LIMITS.items()}
         eps = check.quantities.get(EPS(role))
-        found.append(Range(role, rms, exponent, leaves, squares, None if eps is None else eps.values[largest][-1]))
-    return sorted(found, key=lambda each: each.exponent)
+        gradients.append(Range(role, rms, exponent, leaves, None if eps is None else eps.values[largest][-1]))
+    return sorted(gradients, key=lambda gradient: gradient.exponent)
 
 
 def as_json(check: Check) -> dict[str, Any]:
     """By role; a size that is never reached is null."""
     document = {}
-    for each in ranges(check):
-        leaves = {name: finite(size) for name, size in {**each.leaves, "fp32 squares": each.squares}.items()}
-        document[each.role] = {"rms": each.rms, "exponent": each.exponent, "leaves": leaves, "eps": each.eps}
+    for gradient in ranges(check):
+        leaves = {name: finite(size) for name, size in gradient.leaves.items()}
+        numbers = {"rms": gradient.rms, "exponent": gradient.exponent, "leaves": leaves, "eps": gradient.eps}
+        document[gradient.role] = numbers
     return document
 
 
@@ -70,20 +70,19 @@ def lines(check: Check) -> list[str]:
         "gradient of", f"RMS at {symbol} = {largest}", "falls as", "below fp16 at", "below bf16 at",
         "squares below fp32 at", "eps / RMS",
     ]  # fmt: skip
-    by_role = ranges(check)
+    gradients = ranges(check)
     rows = [
         [
-            each.role,
-            number(each.rms),
-            f"{symbol}^{each.exponent:.2g}".replace("-", "−"),
-            _size(symbol, each.leaves["fp16"]),
-            _size(symbol, each.leaves["bf16"]),
-            _size(symbol, each.squares),
-            "" if each.eps is None else number(each.eps / each.rms),
+            gradient.role,
+            number(gradient.rms),
+            f"{symbol}^{gradient.exponent:.2g}".replace("-", "−"),
+            *(_size(symbol, gradient.leaves[name]) for name in _LIMITS),
+            "" if gradient.eps is None else number(gradient.eps / gradient.rms),
         ]
-        for each in by_role
+        for gradient in gradients
     ]
-    return ["", "numerics", *align([header, *rows]), "", *_advice(check, symbol, [each.exponent for each in by_role])]
+    exponents = [gradient.exponent for gradient in gradients]
+    return ["", "numerics", *align([header, *rows]), "", *_advice(check, symbol, exponents)]
 
 
 def _advice(check: Check, symbol: str, exponents: Sequence[float]) -> list[str]:

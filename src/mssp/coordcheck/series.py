@@ -119,24 +119,24 @@ def _ratio(above: Numbers, below: Numbers) -> Numbers:
 _LEAST_FOR_BEND = 4  # sizes; a line with a bend passes through any three points
 
 
-def slopes(sizes: Sequence[int], values: Numbers) -> Numbers:
-    """Plain slopes of values [sizes, ...] in log-log; NaN where a value is zero or not finite.
-
-    >>> float(slopes([64, 128, 256], np.array([[1.0], [2.0], [4.0]]))[0].round(6))
-    1.0
-    """
-    return _slopes(sizes, values, bent=False)
-
-
-def bent_slopes(sizes: Sequence[int], values: Numbers) -> Numbers | None:
-    """Slopes beside a term in 1/size; None for too few sizes.
+def slopes(sizes: Sequence[int], values: Numbers, *, bent: bool = False) -> Numbers:
+    """Slopes of values [sizes, ...] in log-log; NaN where a value is zero or not finite.
 
     >>> sizes = [64, 128, 256, 512]
     >>> values = np.array([[n**0.5 * np.exp(8 / n)] for n in sizes])
-    >>> round(float(slopes(sizes, values)[0]), 2), round(float(bent_slopes(sizes, values)[0]), 2)
+    >>> round(float(slopes(sizes, values)[0]), 2), round(float(slopes(sizes, values, bent=True)[0]), 2)
     (0.45, 0.5)
+
+    Args:
+        bent: fit a term in 1/size beside the slope.
     """
-    return None if len(sizes) < _LEAST_FOR_BEND else _slopes(sizes, values, bent=True)
+    n = np.asarray(sizes, dtype=np.float64)
+    terms = [np.ones_like(n), np.log(n), *([n.min() / n] if bent else [])]
+    weights = np.linalg.pinv(np.stack(terms, axis=1))[1]  # the slope is the sum of logarithms with these weights
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(values)
+        logs[~np.isfinite(logs)] = np.nan
+        return np.asarray(np.tensordot(weights, logs, axes=1))
 
 
 def estimate(sizes: Sequence[int], values: Numbers) -> Estimate:
@@ -149,24 +149,15 @@ def estimate(sizes: Sequence[int], values: Numbers) -> Estimate:
 
 
 def bent_estimate(sizes: Sequence[int], values: Numbers) -> Estimate | None:
-    by_seed = bent_slopes(sizes, values)
-    return None if by_seed is None else mean_of(_mean_over_steps(by_seed))
+    """The exponent beside a term in 1/size; None for too few sizes."""
+    if len(sizes) < _LEAST_FOR_BEND:
+        return None
+    return mean_of(_mean_over_steps(slopes(sizes, values, bent=True)))
 
 
 def _mean_over_steps(by_seed: Numbers) -> list[float]:
     """Of slopes [seeds] or [steps, seeds]."""
     return [float(slope) for slope in np.atleast_2d(by_seed).mean(0)]
-
-
-def _slopes(sizes: Sequence[int], values: Numbers, *, bent: bool) -> Numbers:
-    n = np.asarray(sizes, dtype=np.float64)
-    terms = [np.ones_like(n), np.log(n), *([n.min() / n] if bent else [])]
-    weights = np.linalg.pinv(np.stack(terms, axis=1))[1]  # the slope is the sum of these times logarithms
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(values)
-        logs[~np.isfinite(logs)] = np.nan
-        slopes: Numbers = np.tensordot(weights, logs, axes=1)
-    return slopes
 
 
 def _scatter(sizes: Sequence[int], values: Numbers) -> float:

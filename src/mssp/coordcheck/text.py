@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from mssp._tables import align, number
@@ -95,17 +96,12 @@ def table(check: Check, *, everything: bool = False) -> tuple[list[str], dict[st
 
 def _tables(check: Check, everything: bool) -> Iterator[str]:
     header, by_section = table(check, everything=everything)
-    rows: list[list[str]] = []
-    starts: dict[int, str] = {}
-    for title, body in by_section.items():
-        starts[len(rows)] = title
-        rows += body
-    header_line, rule, *aligned = align([header, *rows])
+    header_line, rule, *aligned = align([header, *chain.from_iterable(by_section.values())])
     yield from ("", header_line, rule)
-    for index, line in enumerate(aligned):
-        if index in starts:
-            yield from ([starts[index]] if not index else ["", starts[index]])
-        yield line
+    rows = iter(aligned)
+    for section, (title, body) in enumerate(by_section.items()):
+        yield from ["", title] if section else [title]
+        yield from islice(rows, len(body))
 
 
 def _is_copy(check: Check, quantity: Judged) -> bool:

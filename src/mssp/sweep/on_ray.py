@@ -68,15 +68,12 @@ class Ray:
             for reference in ready:
                 chunk = in_flight.pop(reference)
                 with committing(study, chunk):
-                    results = self._results(reference)
+                    try:
+                        results: list[Result] = self._ray.get(reference)
+                    except self._ray.exceptions.RayTaskError as error:
+                        raise error.cause from None  # the error itself, without the worker's traceback
                     study.finish(chunk, results)
                 watcher.finished(results)
-
-    def _results(self, reference: Any) -> list[Result]:
-        try:
-            return list(self._ray.get(reference))
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from None  # the error itself, without the worker's traceback
 
 
 def _train_chunk(specs: list[str], job: Job, on_gpu: bool, threads: int) -> list[Result]:
