@@ -94,17 +94,23 @@ def watched(watch: Stopwatch) -> Any:
                 replaced.append((module, name, held))
                 setattr(module, name, wrapped.setdefault(held, watch.timed(parts[name], held)))
     try:
+        assert {name for _, name, _ in replaced} == set(parts), "a function has another name now"
         yield
     finally:
         for module, name, held in replaced:
             setattr(module, name, held)
 
 
+def planned(command: list[str]) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert mssp_main(command) == 0
+
+
 def once(command: list[str]) -> Counter[str]:
     watch = Stopwatch()
-    with watched(watch), contextlib.redirect_stdout(io.StringIO()):
+    with watched(watch):
         watch._since = time.perf_counter()
-        assert mssp_main(command) == 0
+        planned(command)
         watch.stop()
     return watch.taken
 
@@ -124,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for size, file in enumerate(files, 1):
                 file.write_text(json.dumps(config(depth, size)), encoding="utf-8")
             command = ["plan", "--base-config", str(files[0]), "--target-config", str(files[1]), "--lr", "4e-3"]
-            once(command)  # what is imported and compiled once
+            planned(command)  # what is imported and compiled once
             runs = [once(command) for _ in range(options.repeats)]
         medians = {name: 1000 * statistics.median(run[name] for run in runs) for name in COLUMNS}
         rest = 1000 * statistics.median(sum(run.values()) - run["probing"] for run in runs)

@@ -60,4 +60,4 @@ def exponents(
         for role in measured[0]:
             slopes[role].append(slope(sizes, [values[role] for values in measured]))
     student = STUDENT[seeds - 1] / math.sqrt(seeds)
-    return {role: (statistics.mean(found), student * statistics.stdev(found)) for role, found in slopes.items()}
+    return {role: (statistics.mean(values), student * statistics.stdev(values)) for role, values in slopes.items()}

@@ -1,13 +1,14 @@
-"""What others build on, as literal lists: public names, and the keys of every JSON document.
+"""What others build on, as literal lists: public names, flags, and the keys of every JSON document.
 
-A line here changes only on purpose: somebody's code or file relies on it. Flags stand with their help in
-``tests/golden/observed/help.json``, and the documents themselves in the other files there.
+A line here changes only on purpose: somebody's code, script or file relies on it. The lists are held against the help
+and the documents in ``tests/golden/observed``.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import mssp
+from mssp.cli.commands import COMMANDS
 from tests.golden.cases import kept
 
 PACKAGE = Path(mssp.__file__).parent
@@ -41,6 +43,31 @@ PUBLIC = {
     "carry_out transfers trials tune",
     "mssp.testing": "HostContract LadderContract OptimizerContract ProgramContract SchemeContract",
     "mssp.theory": "",
+}
+
+# Without --help; what follows them and what they mean is in the golden.
+FLAGS = {
+    "demo": "folder widths steps seeds",
+    "plan": "lr scheme optimizer regime eps weight-decay init-std init-mult lr-mult aggregation-mult readout "
+    "as-printed grad-scale extend base-config target-config json by-name markdown target.width "
+    "target.expert-width target.experts target.active target.depth target.inputs base.width "
+    "base.expert-width base.experts base.active base.depth base.inputs recipe.betas recipe.batch "
+    "recipe.steps recipe.warmup tuned-with.betas tuned-with.batch tuned-with.steps tuned-with.warmup",
+    "explain": "regime scheme json markdown",
+    "export": "plan output qk-norm target.attention-width target.ffn-width target.shared-width target.q-rank "
+    "target.kv-rank base.attention-width base.ffn-width base.shared-width base.q-rank base.kv-rank",
+    "check": "regime scheme optimizer widths depths steps seeds batch data active readout multipliers lr "
+    "as-printed numerics require-stable all device json plot plot-sizes plot-evaluation",
+    "tune": "data steps batch validation active readout store device precision backend json plot export regime "
+    "scheme optimizer width lr multipliers metric lr-points lr-ratio aggregation-mult method points ratio "
+    "broad-points broad-ratio rounds budget early-stop seeds confirm search-seed output",
+    "sweep": "data steps batch validation active readout store device precision backend json plot export regime "
+    "scheme optimizer widths largest seeds lr-points lr-ratio lrs multipliers metric plot-scaling "
+    "markdown",
+    "dmft": "regime scheme plan inputs test-inputs steps lr rates stds readout width expert-width experts active "
+    "activation gate compare seeds samples solves seed device json plot",
+    "report": "output title metric figures",
+    "dispatch": "device",
 }
 
 SHAPE = "width expert_width experts active depth inputs"
@@ -120,6 +147,18 @@ DOCUMENTS = {
 KEYED_BY_DATA = {
     "roles", "quantities", "widths", "finite", "values", "lr_mult", "init_mult", "init_std", "loss", "lr", "eps",
 }  # fmt: skip
+
+
+def test_commands_have_these_flags() -> None:
+    assert {name: flags_of(kept(f"help/{name}")["out"]) for name in COMMANDS} == {
+        name: flags.split() for name, flags in FLAGS.items()
+    }
+
+
+def flags_of(lines: list[str]) -> list[str]:
+    """Those at the start of a line; help is in columns, with two spaces between them."""
+    heads = [line.strip().partition("  ")[0] for line in lines if re.match(" +-", line)]
+    return [flag for head in heads for flag in re.findall(r"--([a-z][\w.-]+)", head) if flag != "help"]
 
 
 def test_packages_export_these_names() -> None:

@@ -78,18 +78,18 @@ def contradicted(
 ) -> tuple[float, str]:
     """By how many standard errors a solution contradicts itself or finite networks, and in what; the largest."""
     try:
-        found = solve(experiment, samples=samples, solves=solves, seed=seed, device=device)
+        solution = solve(experiment, samples=samples, solves=solves, seed=seed, device=device)
     except ValueError as error:
         return float("inf"), str(error)
     scores = {
-        f"both sides of {name}": _score(each, found.contradictions.error[name])
-        for name, each in found.contradictions.mean.items()
+        f"both sides of {name}": _score(each, solution.contradictions.error[name])
+        for name, each in solution.contradictions.mean.items()
     }
     for name, mean in (reference.mean if reference is not None else {}).items():
         assert reference is not None
         size = relative(mean, np.ones(1)) or 1.0
-        noise = np.sqrt(reference.error[name] ** 2 + found.found.error[name] ** 2)
-        scores[name] = _score((found.mean[name] - mean) / size, noise / size, _SCATTER)
+        noise = np.sqrt(reference.error[name] ** 2 + solution.found.error[name] ** 2)
+        scores[name] = _score((solution.mean[name] - mean) / size, noise / size, _SCATTER)
     worst = max(scores, key=lambda name: scores[name])
     return scores[worst], worst
 

@@ -102,8 +102,8 @@ class HostContract:
         for name, (shape, role) in self.parameters.items():
             values = plan.roles[role]
             way = "ones" if role in GAINS else "zeros" if values.zero else "tied" if values.starts_equal else "normal"
-            found, std = self.start(exported, name, shape)
-            assert found == way, name
+            actual_way, std = self.start(exported, name, shape)
+            assert actual_way == way, name
             if way in ("tied", "normal"):
                 assert std == pytest.approx(values.init_std, rel=1e-11), name
 

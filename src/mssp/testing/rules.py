@@ -69,11 +69,11 @@ class _RulesContract:
 
     def test_two_steps_are_one(self) -> None:
         for setting in self.settings():
-            halfway, whole = self._planned(setting, MIDDLE, SMALL), self._planned(setting, LARGE, SMALL)
-            assert self._extended(halfway, LARGE) == whole, setting
+            halfway, direct = self._planned(setting, MIDDLE, SMALL), self._planned(setting, LARGE, SMALL)
+            assert self._extended(halfway, LARGE) == direct, setting
             for role in ROLES:
-                again = self._planned(setting, LARGE, MIDDLE, lr=halfway.roles[role].lr)
-                assert math.isclose(again.roles[role].lr, whole.roles[role].lr, rel_tol=1e-12), (setting, role)
+                rebased = self._planned(setting, LARGE, MIDDLE, lr=halfway.roles[role].lr)
+                assert math.isclose(rebased.roles[role].lr, direct.roles[role].lr, rel_tol=1e-12), (setting, role)
 
     def test_weight_decay_times_learning_rate_is_kept(self) -> None:
         for setting in self.settings():
