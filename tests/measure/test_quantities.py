@@ -236,9 +236,8 @@ def test_a_new_kind_is_in_tables_verdicts_causes_legends_and_the_glossary(monkey
     assert "  turning/readout grows as N^1, expected N^0: " in "\n".join(verdict_lines(check))
     assert Check.from_json(json.loads(json.dumps(check.json()))).quantities["turning/router"].verdict == "ok"
     figure = exponents_figure(check, ["turning/router", "turning/readout"])
-    told = {trace.name: trace.legend for trace in figure.data if trace.name in ("router", "readout")}
-    assert set(told.values()) == {"legend"}
-    assert ">layer<" in figure.layout.legend.title.text
+    legends = {series.legend for panel in figure.panels for series in panel.series if series.named}
+    assert {figure.legends[name] for name in legends} == {"layer"}
     assert glossary()[-1] == "| `turning/ROLE` | By how much a layer turns its input. |"
     # And once it stands among those that accuse, a miss names its setting.
     monkeypatch.setattr("mssp.coordcheck.causes.ACCUSING", (*ACCUSING, TURNING))

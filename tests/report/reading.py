@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-
-def drawn(figure: Any, **wanted: Any) -> list[Any]:
-    """Traces with data, by what is wanted of them."""
-    with_data = [trace for trace in figure.data if tuple(trace.x) != (None,)]
-    return [trace for trace in with_data if all(getattr(trace, name) == value for name, value in wanted.items())]
+from mssp.report.figure import Figure, Panel, Series
 
 
-def texts(figure: Any) -> list[str]:
-    return [note.text for note in figure.layout.annotations]
+def headings(figure: Figure) -> list[str]:
+    return [panel.heading for panel in figure.panels]
 
 
-def panel_axes(figure: Any) -> dict[str, str]:
-    """The x axis of each panel by its heading."""
-    found = [(re.fullmatch("<b>(.*)</b>", note.text), note.xref) for note in figure.layout.annotations]
-    return {heading[1]: axis.removesuffix(" domain") for heading, axis in found if heading}
+def panel_of(figure: Figure, heading: str) -> Panel:
+    (found,) = (panel for panel in figure.panels if panel.heading == heading)
+    return found
+
+
+def series_of(figure: Figure, heading: str = "", **wanted: Any) -> list[Series]:
+    """Those of a panel, or of all, by what is wanted of them."""
+    panels = [panel_of(figure, heading)] if heading else figure.panels
+    found = [series for panel in panels for series in panel.series]
+    return [series for series in found if all(getattr(series, name) == value for name, value in wanted.items())]
+
+
+def named(figure: Figure) -> list[tuple[str, str]]:
+    """The legend and the name of what stands in legends."""
+    entries = [*series_of(figure, named=True), *figure.marks]
+    return list(dict.fromkeys((series.legend, series.name) for series in entries))

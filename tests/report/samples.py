@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from mssp.report.figure import Figure
 from mssp.report.figures.agreement import agreement_figure
 from mssp.report.figures.checks import evaluation_figure, exponents_figure, router_figure, sizes_figure
 from mssp.report.figures.limits import dmft_figure
@@ -11,14 +10,14 @@ from mssp.report.figures.sweeps import heatmaps, scaling_figure, transfer_figure
 from tests.report.figures.test_agreement import RIGHT, WRONG
 from tests.report.figures.test_checks import DENSE, WHOLE
 from tests.report.figures.test_limits import COMPARISON, LIMIT, TRIVIAL
-from tests.report.figures.test_sweeps import BEST, NAMES, neighbours, transfer
+from tests.report.figures.test_sweeps import BEST, NAMES, neighbours, of, transfer
 
 SCHEMES = ("mup", "mssp", "sp", "mup-heuristic", "ntp", "jiang")
-SETTINGS = {f"Regime {r} · {s} · sgd": transfer(drift=i / 2) for r in ("II", "III") for i, s in enumerate(SCHEMES[:3])}
-FIGURES: dict[str, Any] = {
+SETTINGS = {of(s, r): transfer(drift=i / 2) for r in ("II", "III") for i, s in enumerate(SCHEMES[:3])}
+FIGURES: dict[str, Figure] = {
     "transfer": transfer_figure(SETTINGS, "Does the best learning rate stay where it is?"),
-    "one setting": transfer_figure({"Regime II · mssp · sgd": transfer(drift=1.5)}, "Transfer"),
-    "scaling": scaling_figure({f"Regime II · {s} · sgd": transfer() for s in SCHEMES} | SETTINGS),
+    "one setting": transfer_figure({of("mssp"): transfer(drift=1.5)}, "Transfer"),
+    "scaling": scaling_figure({of(s): transfer() for s in SCHEMES} | SETTINGS),
     "heatmaps": heatmaps(*neighbours(), NAMES, BEST, "accuracy"),
     "one heatmap": heatmaps(*neighbours(), NAMES[:2], {name: BEST[name] for name in NAMES[:2]}, "accuracy"),
     "sizes": sizes_figure(WHOLE),

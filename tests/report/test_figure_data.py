@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import csv
 import math
-from typing import Any
 
 import pytest
-from plotly import graph_objects
 
-from mssp._estimates import Estimate
-from mssp.report.canvas import Canvas, band_trace, line_trace
+from mssp.report.drawing import drawn
+from mssp.report.figure import Figure
 from mssp.report.figure_data import csv_of
 from mssp.report.figures.sweeps import heatmaps, transfer_figure
-from tests.report.figures.test_sweeps import transfer, with_loss_of
+from tests.report.figures.test_sweeps import of, transfer, with_loss_of
+from tests.report.reading import series_of
 from tests.report.samples import FIGURES, SETTINGS
 
 
-def rows_of(figure: Any, **wanted: str) -> list[dict[str, str]]:
+def rows_of(figure: Figure, **wanted: str) -> list[dict[str, str]]:
     rows = csv.DictReader(csv_of(figure).splitlines())
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
 
-def points(figure: Any) -> int:
+def points(figure: Figure) -> int:
     """That are drawn: of lines, markers and cells."""
     count = 0
-    for trace in figure.data:
-        if trace.type == "heatmap":
-            count += sum(value is not None for row in trace.z for value in row)
-        elif trace.fill != "toself":
-            count += sum(x is not None and y is not None for x, y in zip(trace.x, trace.y, strict=True))
+    for trace in drawn(figure)["data"]:
+        if trace["type"] == "heatmap":
+            count += sum(value is not None for row in trace["z"] for value in row)
+        elif "fill" not in trace:
+            count += sum(x is not None and y is not None for x, y in zip(trace["x"], trace["y"], strict=True))
     return count
 
 
@@ -41,7 +40,7 @@ def test_every_point_that_is_drawn_has_a_line(name: str) -> None:
 
 
 def test_a_transfer_is_over_learning_rates_not_over_their_logarithms() -> None:
-    found = SETTINGS["Regime II · mssp · sgd"]
+    found = SETTINGS[of("mssp")]
     rows = rows_of(FIGURES["transfer"], panel="Regime II · MSSP · SGD", series="N = 128")
     assert [float(row["x"]) for row in rows] == [2.0**k for k in range(-6, 1)]
     assert {row["x axis"] for row in rows} == {"learning rate"}
@@ -59,7 +58,7 @@ def test_the_best_rate_is_a_line_of_its_own() -> None:
 
 
 def test_gaps_have_no_lines() -> None:
-    figure = transfer_figure({"mssp": with_loss_of(transfer(), 128, -1, (0,))}, "Transfer")
+    figure = transfer_figure({of("mssp"): with_loss_of(transfer(), 128, -1, (0,))}, "Transfer")
     assert [float(row["x"]) for row in rows_of(figure, series="N = 128")] == [2.0**k for k in (-6, -5, -4, -3, -2, 0)]
 
 
@@ -67,8 +66,8 @@ def test_points_drawn_aside_are_where_they_belong_with_their_bars() -> None:
     series = "MSSP · best learning rate of the smallest width"
     rows = rows_of(FIGURES["scaling"], panel="Regime II · SGD", series=series)
     assert [row["x"] for row in rows] == ["64", "128", "256"]
-    trace = next(trace for trace in FIGURES["scaling"].data if trace.name == "MSSP" and trace.line.dash == "dash")
-    assert [float(row["high"]) - float(row["y"]) for row in rows] == pytest.approx(trace.error_y.array)
+    moved = series_of(FIGURES["scaling"], "Regime II · SGD", name="MSSP", dash="dash")[0]
+    assert [float(row["high"]) - float(row["y"]) for row in rows] == pytest.approx(moved.ci)
     distances = rows_of(FIGURES["limit and networks"], panel="Distance from the limit")
     assert {row["x"] for row in distances} == {"16", "32"}
     assert [float(row["y"]) for row in distances[2:4]] == pytest.approx([50, 25])
@@ -81,19 +80,6 @@ def test_lines_of_one_name_have_bands_of_their_own() -> None:
     assert [row["series"] for row in limits] == [f"limit, N → ∞ · input {i}" for i in (1, 2, 3)]
     ends = [[float(row[key]) for key in ("low", "y", "high")] for row in limits]
     assert ends == [pytest.approx(each) for each in ([2.7, 3, 3.3], [-3.3, -3, -2.7], [1.35, 1.5, 1.65])]
-
-
-def test_a_band_in_two_stretches_belongs_to_its_line() -> None:
-    canvas = Canvas("Title", (1, 1), (300, 200), (20, 20), 30, 0)
-    _, _, on = canvas.axes(0, 0)
-    some = [Estimate(1.0, 0.1), Estimate(2.0, 0.2), None, Estimate(4.0, 0.4)]
-    values = [None if each is None else each.value for each in some]
-    canvas.data += [band_trace(range(4), some, "#000000", 0.1, name="a") | on]
-    canvas.data += [line_trace(range(4), values, [""] * 4, name="a") | on]
-    rows = rows_of(canvas.figure("One."))
-    assert [(row["x"], row["low"], row["high"]) for row in rows] == [
-        ("0", "0.9", "1.1"), ("1", "1.8", "2.2"), ("3", "3.6", "4.4"),
-    ]  # fmt: skip
 
 
 def test_cells_are_by_their_multipliers() -> None:
@@ -118,9 +104,3 @@ def test_columns_are_there_where_something_is_in_them() -> None:
         "sizes": "panel,series,x axis,x,y axis,y",
         "heatmaps": "panel,series,x axis,x,y axis,y,z",
     }
-
-
-def test_figures_made_elsewhere_are_tables_too() -> None:
-    figure = graph_objects.Figure(data=[{"y": [1.5, None, 2.5], "name": "a, b"}, {"type": "pie", "values": [1, 2]}])
-    assert csv_of(figure) == 'panel,series,x axis,x,y axis,y\n,"a, b",,0,,1.5\n,"a, b",,2,,2.5\n'
-    assert csv_of(graph_objects.Figure()) == "panel,series,x axis,x,y axis,y\n"

@@ -14,12 +14,14 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from mssp.report import contents, sections
-from mssp.report.colours import DARK_GROUND, on_dark
+from mssp.report.colours import DARK, GROUND, INK, LIGHT, painted
+from mssp.report.drawing import layout, traces
 from mssp.report.figure_data import csv_of
 from mssp.report.page.document import Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page, page_of
 from tests.report.samples import FIGURES
 from tests.report.test_sections import check_file, filled, trials
 
+ON_DARK = painted(GROUND, DARK, "color")
 NAMES = {name: re.sub(r"\W+", "-", name) for name in FIGURES}  # in the page
 ROWS = [
     Row([f"Regime {regime}", scheme, str(number), Cell("stays", "good")], {"regime": regime, "scheme": scheme})
@@ -124,8 +126,9 @@ def test_figures_are_drawn_when_one_comes_near(report: Opened) -> None:
 @pytest.mark.parametrize("name", ["transfer", "exponents", "heatmaps", "scaling"])
 def test_figures_have_the_traces_they_were_made_of(report: Opened, name: str) -> None:
     report.scroll_to(name)
-    assert report.plot(name, "gd.data.map((t) => t.name ?? null)") == [t.name for t in FIGURES[name].data]
-    points = [len(trace.y) if trace.y is not None else 0 for trace in FIGURES[name].data]
+    data = traces(FIGURES[name])
+    assert report.plot(name, "gd.data.map((t) => t.name ?? null)") == [trace.get("name") for trace in data]
+    points = [len(trace.get("y", ())) for trace in data]
     assert report.plot(name, "gd.data.map((t) => t.y ? t.y.length : 0)") == points
 
 
@@ -234,9 +237,9 @@ def test_figures_are_had_as_svg_and_csv(report: Opened, tmp_path: Path) -> None:
     assert download.value.suggested_filename == "transfer.svg"
     download.value.save_as(tmp_path / "transfer.svg")
     text = (tmp_path / "transfer.svg").read_text(encoding="utf-8")
-    layout = FIGURES["transfer"].layout
+    whole = layout(FIGURES["transfer"], titled=True)
     assert text.startswith("<svg")
-    assert f'width="{layout.width}" height="{layout.height}"' in text
+    assert f'width="{whole["width"]}" height="{whole["height"]}"' in text
     assert "Does the best learning rate stay where it is?" in text
     with report.page.expect_download() as download:
         chart.get_by_role("link", name="CSV").click()
@@ -350,20 +353,20 @@ def test_figures_follow_the_windows_width(report: Opened) -> None:
 
 def test_the_dark_ground_is_followed_live(report: Opened) -> None:
     report.scroll_to("transfer")
-    line = next(number for number, trace in enumerate(FIGURES["transfer"].data) if trace.mode == "lines+markers")
-    colours = f"[gd._fullLayout.paper_bgcolor, gd._fullLayout.xaxis.tickfont.color, gd.data[{line}].line.color]"
+    number, line = next((n, t) for n, t in enumerate(traces(FIGURES["transfer"])) if t["mode"] == "lines+markers")
+    colours = f"[gd._fullLayout.paper_bgcolor, gd._fullLayout.xaxis.tickfont.color, gd.data[{number}].line.color]"
     light = report.plot("transfer", colours)
-    assert light[0] == "white"
+    assert light == [painted(colour, LIGHT, "color") for colour in (GROUND, INK, line["line"]["color"])]
     report.page.emulate_media(color_scheme="dark")
     report.page.wait_for_function(
-        "() => document.querySelector('#transfer .plot')._fullLayout.paper_bgcolor !== 'white'"
+        "() => document.querySelector('#transfer .plot')._fullLayout.paper_bgcolor !== '#ffffff'"
     )
-    own = FIGURES["transfer"].data[line].line.color
-    assert report.plot("transfer", colours) == [DARK_GROUND, "#ececee", on_dark(own)]
+    dark = [painted(colour, DARK, "color") for colour in (GROUND, INK, line["line"]["color"])]
+    assert report.plot("transfer", colours) == dark
     assert report.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 28)"
     report.page.emulate_media(color_scheme="light")
     report.page.wait_for_function(
-        "() => document.querySelector('#transfer .plot')._fullLayout.paper_bgcolor === 'white'"
+        "() => document.querySelector('#transfer .plot')._fullLayout.paper_bgcolor === '#ffffff'"
     )
     assert report.plot("transfer", colours) == light
 
@@ -384,11 +387,11 @@ def test_all_figures_are_printed_in_light_colours_and_fit_a_page(browser: Browse
     pdf = opened.page.pdf(prefer_css_page_size=True)
     assert pdf.startswith(b"%PDF-")
     names = ["transfer", "exponents", "heatmaps", "scaling"]
-    assert opened.page.evaluate("window.printed") == [[name, "white", True, True] for name in names]
+    assert opened.page.evaluate("window.printed") == [[name, "#ffffff", True, True] for name in names]
     assert re.search(rb"/MediaBox \[0 0 59\d(\.\d+)? 84\d", pdf)  # A4 upright
     assert len(re.findall(rb"/Type /Page\b", pdf)) >= 4
     # As it was on the screen.
-    assert opened.plot("transfer", "[gd._fullLayout.paper_bgcolor, gd.style.zoom]") == [DARK_GROUND, "1"]
+    assert opened.plot("transfer", "[gd._fullLayout.paper_bgcolor, gd.style.zoom]") == [ON_DARK, "1"]
     assert opened.said == []
     opened.context.close()
 
@@ -405,7 +408,7 @@ def test_on_paper_there_is_nothing_to_press(report: Opened) -> None:
 def test_a_page_of_one_figure_works_the_same(browser: Browser, addresses: dict[str, str]) -> None:
     opened = Opened(browser, addresses["one"], 390, color_scheme="dark")
     assert opened.drawn() == ["figure"]
-    assert opened.plot("figure", "[gd._fullLayout.width, gd._fullLayout.paper_bgcolor]") == [390, DARK_GROUND]
+    assert opened.plot("figure", "[gd._fullLayout.width, gd._fullLayout.paper_bgcolor]") == [390, ON_DARK]
     assert opened.page.locator("[id='figure.words']").is_visible()
     assert opened.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
     assert (opened.said, opened.asked) == ([], [addresses["one"]])

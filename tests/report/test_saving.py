@@ -9,20 +9,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from plotly import graph_objects
 
+from mssp.planning.setting import Setting
 from mssp.report import saving
-from mssp.report.canvas import description_of, title_of
+from mssp.report.drawing import layout
+from mssp.report.figure import Figure
 from mssp.report.figures.sweeps import transfer_figure
 from mssp.report.page.document import page_of
 from mssp.report.saving import save
 from mssp.sweep.metrics import Metric
-from mssp.sweep.transfer import Score, Transfer
+from mssp.sweep.transfer import Contender, Score, Transfer
 
 
-def make(title: str = "Best <rates> & more") -> Any:
+def make(title: str = "Best <rates> & more") -> Figure:
     scores = [Score(width, 2.0**k, seed, 1 - 0.1 * k**2) for width in (64, 128) for k in (-1, 0, 1) for seed in (0, 1)]
-    return transfer_figure({"mssp": Transfer(Metric("accuracy", True, "accuracy"), scores)}, title)
+    return transfer_figure(
+        {Contender(Setting.of("mssp", "II", "sgd")): Transfer(Metric("accuracy", True, "accuracy"), scores)}, title
+    )
 
 
 def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
@@ -40,7 +43,7 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
 def test_a_page_says_in_words_what_it_shows(tmp_path: Path) -> None:
     page = save(make("Rates"), tmp_path / "figure.html").read_text(encoding="utf-8")
     assert 'role="img" aria-label="Rates" aria-describedby="figure.words"' in page
-    assert f'<p id="figure.words">{description_of(make("Rates"))}</p>' in page
+    assert f'<p id="figure.words">{make("Rates").description}</p>' in page
 
 
 def test_no_button_uploads_the_data() -> None:
@@ -56,13 +59,6 @@ def test_equal_figures_give_equal_pages(tmp_path: Path) -> None:
 
 def test_a_page_closes_no_script_early() -> None:
     assert "</script><b>" not in page_of(make("</script><b>"))
-
-
-def test_figures_made_elsewhere_can_be_saved(tmp_path: Path) -> None:
-    figure = graph_objects.Figure(layout={"title": {"text": "a<br>b"}})
-    assert title_of(figure) == "a b"
-    assert "<title>a b</title>" in save(figure, tmp_path / "figure.html").read_text(encoding="utf-8")
-    assert title_of(graph_objects.Figure()) == "Figure"
 
 
 @pytest.mark.parametrize("name", ["figure.gif", "figure"])
@@ -117,8 +113,8 @@ def use(monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception) -> Kaleido:
 def test_an_image_has_the_figures_size_and_fetches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kaleido = use(monkeypatch, b"png")
     assert save(make(), tmp_path / "figure.PNG").read_bytes() == b"png"
-    layout = make().layout
-    assert kaleido.asked.opts == {"format": "png", "scale": 2, "width": layout.width, "height": layout.height}
+    whole = layout(make(), titled=True)
+    assert kaleido.asked.opts == {"format": "png", "scale": 2, "width": whole["width"], "height": whole["height"]}
     assert kaleido.asked.kopts == {"mathjax": False}
     assert [trace["uid"] for trace in kaleido.asked.figure["data"][:2]] == ["0", "1"]
 

@@ -30,6 +30,7 @@ from mssp.sweep.transfer import Contender, Score, Transfer
 from mssp.sweep.trial import Trial
 from mssp.theory.propagation import Exponent
 from tests.report.figures.test_checks import check_of, quantity
+from tests.report.reading import series_of
 
 SCHEMES = ("mup", "mssp")
 NOISE = (-0.004, 0.001, 0.003)
@@ -186,10 +187,8 @@ def test_every_part_has_its_section_and_its_charts(tmp_path: Path, limit: dict[s
 def test_the_transfer_chart_has_a_line_and_a_star_for_every_width(tmp_path: Path) -> None:
     contents = read([filled(tmp_path / "runs.sqlite", trials())])
     chart: Chart = next(charts(sections(contents)[0].blocks))
-    lines = [trace for trace in chart.figure.data if trace.mode == "lines+markers"]
-    stars = [
-        trace for trace in chart.figure.data if trace.mode == "markers" and len(trace.x) and trace.x[0] is not None
-    ]
+    lines = series_of(chart.figure, mode="lines+markers")
+    stars = series_of(chart.figure, mode="markers")
     assert len(lines) == len(stars) == 6
     assert chart.tags == {"regime": "II", "optimizer": "SGD", "data": "spectra"}
 
@@ -198,7 +197,7 @@ def test_runs_with_other_multipliers_are_another_experiment(tmp_path: Path) -> N
     filled(tmp_path / "runs.sqlite", [*trials(), *trials(init_mult=2.0)])
     contents = read([tmp_path / "runs.sqlite"])
     names = [f"Regime II · {scheme} · sgd · {words}" for words in ("all multipliers 1", "init 2") for scheme in SCHEMES]
-    assert [each.name for each in contents.sweeps[0].swept] == names
+    assert [str(each.contender) for each in contents.sweeps[0].swept] == names
     assert [each.more for each in findings_of(contents)] == [
         "all multipliers 1",
         "all multipliers 1",

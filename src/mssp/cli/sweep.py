@@ -91,9 +91,8 @@ class SweepCommand(RunFlags):
         else:
             headings = [transfer_text.heading(contender, transfer) for contender, transfer in found.items()]
             progress.show_lines(transfer_text.lines(found), emphasised=headings)
-        panels = {str(contender): transfer for contender, transfer in found.items()}
-        progress.save_figure(self.plot, lambda: sweeps.transfer_figure(panels, f"Learning-rate transfer on {what}"))
-        progress.save_figure(self.plot_scaling, lambda: sweeps.scaling_figure(panels, f"Scores over width on {what}"))
+        progress.save_figure(self.plot, lambda: sweeps.transfer_figure(found, f"Learning-rate transfer on {what}"))
+        progress.save_figure(self.plot_scaling, lambda: sweeps.scaling_figure(found, f"Scores over width on {what}"))
 
     def _contenders(self, data: str) -> dict[Contender, Tuned]:
         from mssp.sweep.transfer import Contender

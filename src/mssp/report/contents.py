@@ -35,23 +35,28 @@ _DONE = ("done", "diverged")
 
 
 @dataclass(frozen=True)
+class Multiplied(Contender):
+    """A contender with the multipliers of its runs, in words, where runs of the same setting have others too."""
+
+    multipliers: str = ""
+
+    @property
+    def details(self) -> str:
+        return " · ".join(filter(None, (super().details, self.multipliers)))
+
+
+@dataclass(frozen=True)
 class Swept:
-    """One setting of a sweep, with the multipliers that its runs share.
+    """One setting of a sweep.
 
     Args:
-        multipliers: in words, where runs of the same setting have others too; empty otherwise.
-        plain: they grow from a plain model, without any multiplier.
+        plain: its runs grow from a plain model, without any multiplier.
     """
 
     contender: Contender
     outcome: Transfer
     base_width: int | None
-    multipliers: str
     plain: bool
-
-    @property
-    def name(self) -> str:
-        return " · ".join(filter(None, (str(self.contender), self.multipliers)))
 
 
 @dataclass(frozen=True)
@@ -207,8 +212,10 @@ def sweep_of(experiment: str, data: str, runs: Sequence[Run], metric: Metric | N
         found = transfers(runs, metric, trials)
         if contender in found:
             alone = sum(other == contender for other, _ in groups) == 1
-            base, plain = trials[0].base_width, words == _multipliers(replace(_ONE, base_width=trials[0].base_width))
-            swept.append(Swept(contender, found[contender], base, "" if alone else words, plain and base is not None))
+            base = trials[0].base_width
+            plain = base is not None and words == _multipliers(replace(_ONE, base_width=base))
+            named = Multiplied(contender.setting, contender.active, "" if alone else words)
+            swept.append(Swept(named, found[contender], base, plain))
     counts = dict.fromkeys(STATUSES, 0)
     for run in runs:
         counts[run.status] += 1

@@ -91,8 +91,8 @@ def findings_of(contents: Contents) -> list[Finding]:
             mine = next((checked for checked in contents.checks if checked.is_of(each, sweep.data)), None)
             used += [] if mine is None else [mine]
             check = None if mine is None else mine.check
-            more = " · ".join(filter(None, (each.contender.details, each.multipliers)))
-            found.append(Finding(each.contender.setting, sweep.data, more, each.outcome, check))
+            contender = each.contender
+            found.append(Finding(contender.setting, sweep.data, contender.details, each.outcome, check))
     for checked in contents.checks:
         if not any(checked is other for other in used):
             check, more = checked.check, _details(checked)

@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from mssp._files import replacing
-from mssp.report.canvas import NEED_PLOTLY, description_of, title_of
+from mssp.report.colours import NEED_PLOTLY
+from mssp.report.drawing import drawn
+from mssp.report.figure import Figure, Json
 from mssp.report.page.document import page_of
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _IMAGES_NEED = "images need kaleido (pip install kaleido) and a Chrome or Chromium"
 _SHARPNESS = 2  # pixels of a .png per pixel of the figure: one of them is coarse on paper
@@ -42,9 +40,10 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure to a file of the kind that its suffix names: .html, .svg, .pdf or .png.
 
     >>> import tempfile
-    >>> from plotly.graph_objects import Figure
+    >>> from mssp.report.figure import Panel
+    >>> figure = Figure(title="Empty", words="", rows=[[Panel(why_empty="an example")]], size=(300, 200), gap=(0, 0))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(Figure(), f"{folder}/empty.html").name
+    ...     save(figure, f"{folder}/empty.html").name
     'empty.html'
 
     A page holds all it needs, the description in words too. Equal figures give equal files. The file appears when it is
@@ -68,9 +67,10 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
 def one_browser() -> Iterator[None]:
     """Images that are made inside share a browser, which takes longer to start than to draw."""
     import kaleido
-    from plotly.graph_objects import Figure
 
-    _image(Figure(), "svg")  # where no browser runs this says so, and the server would wait for one for ever
+    _image(
+        {"data": [], "layout": {"width": 10, "height": 10}}, "svg"
+    )  # where no browser runs this says so, and the server would wait for one for ever
     kaleido.start_sync_server(**_BROWSER, silence_warnings=True)
     try:
         yield
@@ -83,12 +83,12 @@ def _html(figure: Figure) -> bytes:
 
 
 def _png(figure: Figure) -> bytes:
-    return _image(figure, "png", scale=_SHARPNESS)
+    return _image(drawn(figure), "png", scale=_SHARPNESS)
 
 
 def _svg(figure: Figure) -> bytes:
-    text = _image(figure, "svg").decode()
-    return _with_words(_with_fixed_ids(text), title_of(figure), description_of(figure)).encode()
+    text = _image(drawn(figure), "svg").decode()
+    return _with_words(_with_fixed_ids(text), figure.title, figure.description).encode()
 
 
 def _with_fixed_ids(svg: str) -> str:
@@ -104,21 +104,19 @@ def _with_words(svg: str, title: str, description: str) -> str:
 
 def _pdf(figure: Figure) -> bytes:
     """With a fixed date, as long as the one it replaces: places in the file are counted in bytes."""
-    return re.sub(rb"D:\d{14}\+00'00'", _DATE, _image(figure, "pdf"))
+    return re.sub(rb"D:\d{14}\+00'00'", _DATE, _image(drawn(figure), "pdf"))
 
 
-def _image(figure: Figure, kind: str, scale: float = 1) -> bytes:
+def _image(figure: Json, kind: str, scale: float = 1) -> bytes:
     import kaleido
 
-    options: dict[str, Any] = {"format": kind, "scale": scale}
-    options |= {"width": figure.layout.width or 1000, "height": figure.layout.height or 600}
-    drawn = figure.to_dict()
-    for number, trace in enumerate(drawn["data"]):
-        trace["uid"] = str(number)  # a random one otherwise, which .svg shows
+    options = {"format": kind, "scale": scale, **{name: figure["layout"][name] for name in ("width", "height")}}
+    # A random uid otherwise, which .svg shows.
+    figure = figure | {"data": [trace | {"uid": str(number)} for number, trace in enumerate(figure["data"])]}
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The kopts argument is ignored")  # by a browser that has them already
-            content: bytes = kaleido.calc_fig_sync(drawn, opts=options, kopts=_BROWSER)
+            content: bytes = kaleido.calc_fig_sync(figure, opts=options, kopts=_BROWSER)
     except (RuntimeError, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{_IMAGES_NEED}, and the browser does not run ({reason}); .html needs neither") from error

@@ -91,20 +91,19 @@ def _transfer_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
     blocks: list[Block] = []
     for sweep, group, label, name in _groups(sweeps):
         which = tags(group[0].contender.setting, sweep.data)
-        panels = {each.name: each.outcome for each in group}
-        figure = transfer_figure(panels, f"{label}: scores over the learning rate ({sweep.experiment})")
+        outcomes = {each.contender: each.outcome for each in group}
+        figure = transfer_figure(outcomes, f"{label}: scores over the learning rate ({sweep.experiment})")
         blocks.append(Chart(figure, f"transfer-{name}", which))
         if _start_is_shared(group):
             blocks.append(Words(_SHARED_START.format(width=group[0].base_width), which))
-        rows = [(each.contender, each.multipliers, each.outcome) for each in group]
-        blocks.append(_widths_table(f"transfer-{name}-table", rows, which))
+        blocks.append(_widths_table(f"transfer-{name}-table", outcomes, which))
     return blocks
 
 
 def _scaling_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
     blocks: list[Block] = []
     for sweep, group, label, name in _groups(sweeps):
-        figure = scaling_figure({each.name: each.outcome for each in group}, f"{label}: {sweep.experiment}")
+        figure = scaling_figure({each.contender: each.outcome for each in group}, f"{label}: {sweep.experiment}")
         which = tags(group[0].contender.setting, sweep.data)
         blocks.append(Chart(figure, f"scaling-{name}", which))
     return blocks
@@ -133,14 +132,14 @@ _SHARED_START = (
 
 def _start_is_shared(group: Sequence[Swept]) -> bool:
     narrowest = min(summary.width for each in group for summary in each.outcome.summaries)
-    plain = all(each.plain and not each.contender.details for each in group)
+    plain = all(each.plain and not Contender(each.contender.setting, each.contender.active).details for each in group)
     return plain and len(group) > 1 and {each.base_width for each in group} == {narrowest}
 
 
-def _widths_table(name: str, outcomes: Iterable[tuple[Contender, str, Outcome]], which: Tags) -> Table:
+def _widths_table(name: str, outcomes: Mapping[Contender, Outcome], which: Tags) -> Table:
     rows = []
-    for contender, multipliers, outcome in outcomes:
-        label = " · ".join(filter(None, (contender.setting.scheme.title, contender.details, multipliers)))
+    for contender, outcome in outcomes.items():
+        label = " · ".join(filter(None, (contender.setting.scheme.title, contender.details)))
         _, *body = transfer_text.cells(outcome)
         rows += [Row([label, *cells], which) for cells in body]
     header = ["scheme", "N", "best lr", "log2 best lr", "best", "at the narrowest's lr", "regret", "largest stable lr"]
@@ -161,12 +160,10 @@ def _recorded_blocks(sweeps: Sequence[RecordedSweep]) -> list[Block]:
             label = f"Regime {regime} · {optimizer.title}"
             which = tags(next(iter(group)).setting, data)
             name = f"recorded-{number}-{_slug(label)}"
-            panels = {str(contender): outcome for contender, outcome in group.items()}
-            figure = scaling_figure(panels, f"Recorded: {label}, {sweep.experiment}")
+            figure = scaling_figure(group, f"Recorded: {label}, {sweep.experiment}")
             blocks.append(Chart(figure, name, which))
             blocks.append(Bullets([_recorded_words(contender, each) for contender, each in group.items()], which))
-            rows = [(contender, "", outcome) for contender, outcome in group.items()]
-            blocks.append(Folded("Every width", [_widths_table(f"{name}-table", rows, which)], which))
+            blocks.append(Folded("Every width", [_widths_table(f"{name}-table", group, which)], which))
         blocks += [Command(sweep.command)] if sweep.command else []
     return blocks
 

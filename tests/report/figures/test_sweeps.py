@@ -7,14 +7,16 @@ import re
 import sys
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import pytest
 
-from mssp.report.canvas import description_of
+from mssp.planning.setting import Setting
+from mssp.report.colours import GROUND
+from mssp.report.figure import Cells, Figure, Series
 from mssp.report.figures.sweeps import heatmaps, scaling_figure, transfer_figure
 from mssp.sweep.metrics import Metric
-from mssp.sweep.transfer import Score, Transfer
+from mssp.sweep.transfer import Contender, Score, Transfer
+from tests.report.reading import headings, named, series_of
 
 ACCURACY = Metric("accuracy", True, "training accuracy")
 LOSS = Metric("loss", False, "training loss")
@@ -34,6 +36,10 @@ def transfer(drift: float = 0.0, gain: float = 0.1, metric: Metric = ACCURACY) -
     )
 
 
+def of(scheme: str, regime: str | None = "II", active: int | None = None) -> Contender:
+    return Contender(Setting.of(scheme, regime, "sgd"), active)
+
+
 def with_loss_of(found: Transfer, width: int, k: int, seeds: tuple[int, ...]) -> Transfer:
     """The same, where some runs diverged."""
     lost = [(width, 2.0**k, seed) for seed in seeds]
@@ -41,142 +47,145 @@ def with_loss_of(found: Transfer, width: int, k: int, seeds: tuple[int, ...]) ->
     return Transfer(found.metric, scores)
 
 
-def traces(figure: Any, **wanted: Any) -> list[Any]:
-    """Those with data, by what is wanted of them."""
-    with_data = [trace for trace in figure.data if trace.type == "heatmap" or tuple(trace.x) != (None,)]
-    return [trace for trace in with_data if all(getattr(trace, n, None) == value for n, value in wanted.items())]
+def stars(figure: Figure) -> list[Series]:
+    return series_of(figure, part="best learning rate")
 
 
-def stars(figure: Any) -> list[Any]:
-    return [trace for trace in traces(figure, mode="markers") if trace.marker.symbol == "star"]
+def lines(figure: Figure, heading: str = "") -> list[Series]:
+    return series_of(figure, heading, mode="lines+markers")
 
 
-def texts(figure: Any) -> list[str]:
-    return [note.text for note in figure.layout.annotations]
-
-
-TWO = {"Regime II · mup · sgd": transfer(drift=0.5, gain=0.0), "Regime II · mssp · sgd": transfer()}
+TWO = {of("mup"): transfer(drift=0.5, gain=0.0), of("mssp"): transfer()}
 
 
 def test_transfer_has_a_line_a_band_and_a_star_per_width_and_panel() -> None:
     figure = transfer_figure(TWO, "Transfer")
-    lines = traces(figure, mode="lines+markers")
-    assert [(line.xaxis, line.name) for line in lines] == [
-        (x, f"N = {width}") for x in ("x", "x2") for width in (64, 128, 256)
-    ]
-    assert lines[0].x == tuple(RATES)
-    assert lines[0].y[3] == pytest.approx(0.5)
-    assert len(traces(figure, fill="toself")) == 6
-    assert [round(star.x[0], 6) for star in stars(figure)] == [-3, -2.5, -2, -3, -3, -3]
-    assert [round(star.y[0], 3) for star in stars(figure)[3:]] == [0.5, 0.6, 0.7]
+    assert headings(figure) == ["Regime II · μP · SGD", "Regime II · MSSP · SGD"]
+    assert [panel.contender for panel in figure.panels] == list(TWO)
+    for heading in headings(figure):
+        assert [line.name for line in lines(figure, heading)] == ["N = 64", "N = 128", "N = 256"]
+    first = lines(figure)[0]
+    assert list(first.x) == [2.0**k for k in RATES]
+    assert list(first.at_x) == list(RATES)
+    assert first.y[3] == pytest.approx(0.5)
+    assert all(line.band for line in lines(figure))
+    assert [round(star.at_x[0], 6) for star in stars(figure)] == [-3, -2.5, -2, -3, -3, -3]
+    assert [star.x[0] for star in stars(figure)][:1] == pytest.approx([2**-3])
+    assert [round(star.y[0] or 0, 3) for star in stars(figure)[3:]] == [0.5, 0.6, 0.7]
 
 
-def test_the_legend_names_each_width_and_each_mark_once() -> None:
+def test_the_legend_names_each_width_and_each_mark() -> None:
     figure = transfer_figure(TWO, "Transfer")
-    assert [trace.name for trace in figure.data if trace.showlegend] == [
+    assert [name for _, name in named(figure)] == [
         "N = 64", "N = 128", "N = 256", "best learning rate", "best for N = 64", "95 % CI over seeds",
     ]  # fmt: skip
 
 
 def test_wide_is_dark() -> None:
-    lines = traces(transfer_figure(TWO, "Transfer"), mode="lines+markers", xaxis="x")
-    lightness = [sum(map(int, re.findall(r"\d+", line.line.color))) for line in lines]
+    colours = [line.colour.split("|")[0] for line in lines(transfer_figure(TWO, "Transfer"))[:3]]
+    lightness = [sum(map(int, re.findall(r"\d+", colour))) for colour in colours]
     assert lightness == sorted(lightness, reverse=True)
 
 
-def test_a_band_is_the_confidence_interval() -> None:
+def test_intervals_are_those_of_95_percent() -> None:
     found = transfer()
-    band = traces(transfer_figure({"mssp": found}, "Transfer"), fill="toself")[0]
+    line = lines(transfer_figure({of("mssp"): found}, "Transfer"))[0]
     here = found.shown(64, 2.0**-6)
-    assert band.y[0] == pytest.approx(here.value + here.ci)
-    assert band.y[-1] == pytest.approx(here.value - here.ci)
+    assert (line.y[0], line.ci[0]) == (here.value, here.ci)
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
 def test_runs_that_diverged_leave_a_gap(seeds: tuple[int, ...]) -> None:
-    figure = transfer_figure({"mssp": with_loss_of(transfer(), 128, -1, seeds)}, "Transfer")
-    line = traces(figure, mode="lines+markers")[1]
-    assert [y is None for y in line.y] == [False] * 5 + [True, False]
-    assert not line.connectgaps
-    band = traces(figure, fill="toself")[1]
-    assert band.x == (-6, -5, -4, -3, -2, -2, -3, -4, -5, -6, None, 0, 0)
+    figure = transfer_figure({of("mssp"): with_loss_of(transfer(), 128, -1, seeds)}, "Transfer")
+    line = lines(figure)[1]
+    assert [y is None for y in line.y] == [math.isnan(ci) for ci in line.ci] == [False] * 5 + [True, False]
     lost = "1 run" if len(seeds) == 1 else "3 runs"
-    assert f"; {lost} diverged." in description_of(figure)
+    assert f"; {lost} diverged." in figure.words
 
 
 def test_a_width_that_always_diverged_has_no_star() -> None:
     found = transfer()
     for k in RATES:
         found = with_loss_of(found, 256, k, (0, 1, 2))
-    figure = transfer_figure({"mssp": found}, "Transfer")
+    figure = transfer_figure({of("mssp"): found}, "Transfer")
     assert len(stars(figure)) == 2
-    assert "none for N = 256" in description_of(figure).replace("2^(none)", "none")
+    assert "none for N = 256" in figure.words.replace("2^(none)", "none")
 
 
-def test_verdicts_stand_above_panels_with_a_minus_sign_and_their_uncertainty() -> None:
-    shown = texts(transfer_figure(TWO | {"Regime III · mssp · sgd": transfer(drift=-0.02)}, "Transfer"))
-    assert "best lr drifts up: 0.50 ± 0.00 per doubling · wider is better: stalls" in shown
-    assert "<b>Regime II · μP · SGD</b>" in shown
-    assert "best lr stays: −0.02 ± 0.00 per doubling · wider is better: yes" in shown
+def test_verdicts_have_a_minus_sign_and_their_uncertainty() -> None:
+    panels = transfer_figure(TWO | {of("mssp", "III"): transfer(drift=-0.02)}, "Transfer").panels
+    assert [panel.verdict for panel in panels] == [
+        "best lr drifts up: 0.50 ± 0.00 per doubling · wider is better: stalls",
+        "best lr stays: 0.00 ± 0.00 per doubling · wider is better: yes",
+        "best lr stays: −0.02 ± 0.00 per doubling · wider is better: yes",
+    ]
 
 
 def test_a_dashed_line_marks_the_smallest_widths_best_rate() -> None:
-    shapes = transfer_figure(TWO, "Transfer").layout.shapes
-    assert [(round(shape.x0, 6), shape.x1 == shape.x0, shape.line.dash, shape.xref) for shape in shapes] == [
-        (-3, True, "dash", "x"), (-3, True, "dash", "x2"),
-    ]  # fmt: skip
+    uprights = [panel.upright for panel in transfer_figure(TWO, "Transfer").panels]
+    assert uprights == pytest.approx([-3, -3])
 
 
 def test_a_best_rate_at_the_grids_end_is_an_open_star() -> None:
-    figure = transfer_figure({"mssp": transfer(drift=1.5)}, "Transfer")
-    assert [star.marker.color == "white" for star in stars(figure)] == [False, False, True]
-    assert "best, at the grid’s end" in [trace.name for trace in figure.data]
+    figure = transfer_figure({of("mssp"): transfer(drift=1.5)}, "Transfer")
+    assert [star.marker is not None and star.marker["color"] == GROUND for star in stars(figure)] == [
+        False, False, True,
+    ]  # fmt: skip
+    assert "best, at the grid’s end" in [series.name for series in figure.marks]
 
 
 def test_schemes_are_columns_with_a_score_axis_per_row() -> None:
-    keys = [f"Regime {r} · {s} · sgd" for r in ("I", "II", "III") for s in ("mup", "mssp")]
-    layout = transfer_figure({key: transfer(gain=0.1 * i) for i, key in enumerate(keys)}, "Transfer").layout
-    places = [(layout[f"xaxis{n}"].domain[0], layout[f"yaxis{n}"].domain[0]) for n in ("", *range(2, 7))]
-    assert [x > 0 for x, _ in places] == [False, True] * 3
-    assert [y for _, y in places] == sorted((y for _, y in places), reverse=True)
-    assert layout.yaxis.range == layout.yaxis2.range != layout.yaxis3.range
-    assert (layout.yaxis.showticklabels, layout.yaxis2.showticklabels) == (True, False)
-    assert (layout.xaxis.title.text, layout.xaxis5.title.text) == (None, "learning rate")
-    assert layout.xaxis.ticktext[:2] == ("2<sup>−6</sup>", "2<sup>−5</sup>")
+    contenders = [of(scheme, regime) for regime in ("I", "II", "III") for scheme in ("mup", "mssp")]
+    figure = transfer_figure({each: transfer(gain=0.1 * i) for i, each in enumerate(contenders)}, "Transfer")
+    assert [[panel and panel.contender for panel in row] for row in figure.rows] == [
+        contenders[0:2], contenders[2:4], contenders[4:6],
+    ]  # fmt: skip
+    ranges = [panel.y.look["range"] for panel in figure.panels]
+    assert ranges[0] == ranges[1] != ranges[2]
+    axis = figure.panels[0].x
+    assert (axis.title, axis.look["ticktext"][:2]) == ("learning rate", ["2<sup>−6</sup>", "2<sup>−5</sup>"])
+
+
+def test_a_setting_without_a_scheme_leaves_its_place_free() -> None:
+    figure = transfer_figure({each: transfer() for each in (*TWO, of("mssp", "III"))}, "Transfer")
+    assert [[panel is None for panel in row] for row in figure.rows] == [[False, False], [True, False]]
+
+
+def test_what_differs_in_more_than_the_scheme_fills_rows() -> None:
+    for count, columns in ((1, 1), (2, 2), (4, 2), (5, 3), (12, 3)):
+        figure = transfer_figure({of("mssp", active=i): transfer() for i in range(1, count + 1)}, "Transfer")
+        assert {len(row) for row in figure.rows} == {columns}
+        assert len(figure.panels) == count
+    assert figure.panels[1].heading == "Regime II · MSSP · SGD · 2 of 8 active"
 
 
 def test_panels_are_as_large_among_twelve_as_among_five() -> None:
-    sizes = []
-    for count in (5, 12):
-        layout = transfer_figure({f"setting {i}": transfer() for i in range(count)}, "Transfer").layout
-        across = layout.width - layout.margin.l - layout.margin.r
-        sizes.append(round(across * (layout.xaxis.domain[1] - layout.xaxis.domain[0])))
-    assert sizes == [460, 460]
+    figures = [transfer_figure({of("mssp", active=i): transfer() for i in range(1, n)}, "Transfer") for n in (6, 13)]
+    assert [figure.size[0] for figure in figures] == [460, 460]
 
 
 def test_a_loss_that_explodes_does_not_flatten_the_others() -> None:
     found = transfer(metric=LOSS)
     exploded = Transfer(LOSS, [replace(s, value=1e4) if s.lr == 1 else s for s in found.scores])
-    high = transfer_figure({"mssp": exploded}, "Transfer").layout.yaxis.range[1]
+    high = transfer_figure({of("mssp"): exploded}, "Transfer").panels[0].y.look["range"][1]
     assert 0.5 < high < 2
 
 
 def test_scaling_has_two_lines_per_scheme_with_error_bars() -> None:
     figure = scaling_figure(TWO)
-    lines = [(t.name, t.line.dash, [round(y, 3) for y in t.y]) for t in traces(figure)]
-    assert lines == [
+    assert [(line.name, line.dash, [round(y or 0, 3) for y in line.y]) for line in series_of(figure)] == [
         ("μP", "solid", [0.5, 0.495, 0.5]), ("μP", "dash", [0.5, 0.495, 0.48]),
         ("MSSP", "solid", [0.5, 0.6, 0.7]), ("MSSP", "dash", [0.5, 0.6, 0.7]),
     ]  # fmt: skip
-    assert all(bar > 0 for trace in traces(figure) for bar in trace.error_y.array)
-    assert figure.layout.xaxis.ticktext == ("64", "128", "256")
-    assert [trace.name for trace in figure.data if trace.showlegend][:2] == ["μP", "MSSP"]
-    assert "Regime II · SGD · MSSP: 0.500 ± 0.009 at N = 64" in description_of(figure)
+    assert all(line.x == [64, 128, 256] and line.bars and min(line.ci) > 0 for line in series_of(figure))
+    assert figure.panels[0].x.look["ticktext"] == ["64", "128", "256"]
+    assert [name for _, name in named(figure)][:2] == ["μP", "MSSP"]
+    assert "Regime II · SGD · MSSP: 0.500 ± 0.009 at N = 64" in figure.words
 
 
 def test_scaling_leaves_a_gap_where_the_smallest_widths_rate_diverges() -> None:
-    figure = scaling_figure({"mup": with_loss_of(transfer(drift=1.0), 256, -3, (1,))})
-    own, moved = traces(figure)
+    figure = scaling_figure({of("mup"): with_loss_of(transfer(drift=1.0), 256, -3, (1,))})
+    own, moved = series_of(figure)
     assert None not in own.y
     assert [y is None for y in moved.y] == [False, False, True]
 
@@ -195,38 +204,45 @@ def neighbours() -> tuple[list[dict[str, float]], list[float]]:
     return points, scores
 
 
+def cells(figure: Figure) -> list[Cells]:
+    return [panel.cells for panel in figure.panels if panel.cells is not None]
+
+
 def test_there_is_a_heatmap_for_every_pair_with_a_star_on_the_optimum() -> None:
     figure = heatmaps(*neighbours(), NAMES, BEST, "accuracy")
-    maps = traces(figure, type="heatmap")
-    assert len(maps) == len(stars(figure)) == 15
+    optima = series_of(figure, part="optimum")
+    assert len(cells(figure)) == len(optima) == 15
     # Points that two pairs share were run twice, with 0.40 and 0.49: cells hold their mean.
     rows = [[0.39, 0.445, 0.39], [0.445, 0.5, 0.445], [0.39, 0.445, 0.39]]
-    assert [list(row) for row in maps[0].z] == [pytest.approx(row) for row in rows]
-    assert {(star.x[0], star.y[0]) for star in stars(figure)} == {(1, 1)}
-    assert figure.layout.xaxis.ticktext == ("4<sup>−3</sup>", "4<sup>−2</sup>", "4<sup>−1</sup>")
+    assert [list(row) for row in cells(figure)[0].z] == [pytest.approx(row) for row in rows]
+    assert {(star.at_x[0], star.at_y[0]) for star in optima} == {(1, 1)}
+    assert figure.panels[0].x.look["ticktext"] == ["4<sup>−3</sup>", "4<sup>−2</sup>", "4<sup>−1</sup>"]
+    assert [[panel is not None for panel in row].count(True) for row in figure.rows] == [1, 2, 3, 4, 5]
 
 
 def test_cells_hold_their_scores_and_those_not_run_are_blank() -> None:
     points = [{"a": a, "b": b} for a, b in ((1, 1), (2, 1), (8, 1), (1, 2), (1, 2), (2, 2))]
     figure = heatmaps(points, [3.0, 2.0, 1.0, 0.5, 0.7, math.nan], ["a", "b"], {"a": 1, "b": 1}, "accuracy")
-    (cells,) = traces(figure, type="heatmap")
-    assert [list(row) for row in cells.z] == [[3.0, 2.0, None, 1.0], [pytest.approx(0.6), None, None, None]]
-    (crosses,) = [trace for trace in traces(figure, mode="markers") if trace.marker.symbol == "x-thin"]
-    assert (crosses.x, crosses.y) == ((1,), (1,))
-    assert figure.layout.xaxis.ticktext == tuple(f"2<sup>{k}</sup>" for k in range(4))
+    assert [list(row) for row in cells(figure)[0].z] == [
+        [3.0, 2.0, None, 1.0], [pytest.approx(0.6), None, None, None],
+    ]  # fmt: skip
+    (crosses,) = series_of(figure, part="diverged")
+    assert (crosses.x, crosses.y, crosses.at_x, crosses.at_y) == ([2], [2], [1], [1])
+    assert figure.panels[0].x.look["ticktext"] == [f"2<sup>{k}</sup>" for k in range(4)]
 
 
 def test_points_away_from_the_optimum_in_other_multipliers_are_left_out() -> None:
     points = [dict.fromkeys("abc", 1.0), {"a": 4.0, "b": 1.0, "c": 1.0}, {"a": 4.0, "b": 4.0, "c": 4.0}]
     figure = heatmaps(points, [1.0, 2.0, 3.0], ["a", "b", "c"], points[0], "loss", higher_is_better=False)
-    values = [[v for row in m.z for v in row if v is not None] for m in traces(figure, type="heatmap")]
+    values = [[v for row in each.z for v in row if v is not None] for each in cells(figure)]
     assert values == [[1.0, 2.0], [1.0, 2.0], [1.0]]
-    assert figure.layout.coloraxis.reversescale  # the optimum is the lowest: low is bright
-    assert description_of(figure).endswith("(a 1, b 1, c 1): 1 there, from 1 to 2 around it.")
+    assert figure.scale is not None
+    assert figure.scale.reversed  # the optimum is the lowest: low is bright
+    assert figure.words.endswith("(a 1, b 1, c 1): 1 there, from 1 to 2 around it.")
 
 
 def test_figures_say_in_words_what_they_show() -> None:
-    words = description_of(transfer_figure(TWO, "Transfer"))
+    words = transfer_figure(TWO, "Transfer").description
     assert words.startswith(
         "Transfer. It shows training accuracy over the learning rate for 3 widths: means over 3 seeds"
     )
@@ -237,12 +253,12 @@ def test_figures_say_in_words_what_they_show() -> None:
     ("panels", "message"),
     [
         ({}, "a figure has 1 to 12 panels, got 0"),
-        ({str(i): transfer() for i in range(13)}, "a figure has 1 to 12 panels, got 13"),
-        ({"a": transfer(), "b": transfer(metric=LOSS)}, "have different metrics: accuracy, loss"),
-        ({"a": Transfer(ACCURACY, [])}, "there are no scores for 'a': nothing to draw"),
+        ({of("mssp", active=i): transfer() for i in range(13)}, "a figure has 1 to 12 panels, got 13"),
+        ({of("mssp"): transfer(), of("mup"): transfer(metric=LOSS)}, "have different metrics: accuracy, loss"),
+        ({of("mup"): Transfer(ACCURACY, [])}, "there are no scores for 'Regime II · mup · sgd': nothing to draw"),
     ],
 )
-def test_mistakes_are_named(panels: dict[str, Transfer], message: str) -> None:
+def test_mistakes_are_named(panels: dict[Contender, Transfer], message: str) -> None:
     for draw in (transfer_figure, scaling_figure):
         with pytest.raises(ValueError, match=message):
             draw(panels, "Title")
@@ -266,8 +282,6 @@ def test_mistaken_heatmaps_are_named(
 
 
 def test_without_plotly_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("plotly", "plotly.colors", "plotly.graph_objects"):
-        monkeypatch.setitem(sys.modules, module, None)
-    for draw in (transfer_figure, scaling_figure):
-        with pytest.raises(ValueError, match=re.escape("plots need plotly: pip install 'mssp[report]'")):
-            draw(TWO, "Title")
+    monkeypatch.setitem(sys.modules, "plotly.colors", None)
+    with pytest.raises(ValueError, match=re.escape("plots need plotly: pip install 'mssp[report]'")):
+        transfer_figure(TWO, "Title")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mssp._estimates import Estimate, finite
 from mssp.coordcheck.judgement import Judged
@@ -32,67 +32,69 @@ from mssp.measure.quantities import (
     PROPAGATING,
     Kind,
 )
-from mssp.report.canvas import (
+from mssp.report.colours import INK, MUTED, shades
+from mssp.report.figure import (
     DASHED,
     DOTTED,
-    MUTED,
-    SMALL_TICKS,
-    Axes,
-    Canvas,
+    MARKS,
+    Axis,
+    Figure,
     Json,
-    axis_title,
-    band_trace,
-    error_bars,
-    growing_axis,
-    inner_size,
-    legend_rows,
-    line_trace,
-    log_axis,
+    Panel,
+    Series,
+    estimated,
+    in_rows,
     many,
-    on_log_axis,
-    shades,
+    mark,
     signed,
-    space_around,
-    standing_for,
-    steps_axis,
-    stroke,
     swatch,
-    values_of,
 )
+from mssp.report.figures.axes import SMALL_TICKS, growing_axis, log_axis, on_log_axis, space_around, steps_axis
 from mssp.theory.propagation import Exponent
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-_Panels = Mapping[str, Sequence[Judged]]  # by title
+_Quantities = Mapping[str, Sequence[Judged]]  # by the title of their panel
 
 # Layers have colours of Okabe and Ito, which the colour-blind tell apart, terms have others, of Tol. Markers are for
 # those who see no colours.
 _LAYERS = {
-    "embedding": ("#009e73", "diamond"), "hidden": ("#cc79a7", "cross"), "router": ("#d55e00", "square"),
-    "expert_in": ("#56b4e9", "triangle-up"), "expert_out": ("#0072b2", "triangle-down"),
-    "shared_gate": ("#e69f00", "x"), "readout": ("#1a1a1a", "circle"),
-}  # fmt: skip
+    "embedding": ("#009e73|#009e73", "diamond"),
+    "hidden": ("#cc79a7|#cc79a7", "cross"),
+    "router": ("#d55e00|#f07a2e", "square"),
+    "expert_in": ("#4a9bc8|#56b4e9", "triangle-up"),
+    "expert_out": ("#0072b2|#4f86e8", "triangle-down"),
+    "shared_gate": ("#c68900|#e69f00", "x"),
+    "readout": (INK, "circle"),
+}
 _SUMMANDS = {
-    "init": ("#882255", "circle"), "propagating": ("#332288", "triangle-up"), "effective": ("#999933", "square"),
-    "cross": ("#cc6677", "diamond"), "A21": ("#44aa99", "triangle-down"), "A22": ("#117733", "cross"),
-}  # fmt: skip
+    "init": ("#882255|#dd5fb4", "circle"),
+    "propagating": ("#332288|#9c8ff5", "triangle-up"),
+    "effective": ("#999933|#b5b545", "square"),
+    "cross": ("#cc6677|#cc6677", "diamond"),
+    "A21": ("#41a393|#44aa99", "triangle-down"),
+    "A22": ("#117733|#5fbf68", "cross"),
+}
 _BACKWARD = {
-    "A4": ("#882255", "circle"), "A5": ("#332288", "triangle-up"), "A6": ("#999933", "square"),
-    "E": ("#44aa99", "diamond"),
-}  # fmt: skip
-_OTHERS = (("#aa4499", "circle"), ("#ddaa33", "square"), ("#117733", "diamond"), ("#66ccee", "triangle-up"))
-# Legends by their titles, in the order in which they stand; plotly wants numbers, and "legend2" holds the marks.
-_SHADES, _OTHER = "legend6", "legend5"
-_TITLES = {
-    _SHADES: "", "legend": EFFECTIVE.legend, "legend3": AGGREGATE.legend, "legend4": BACKWARD.legend, _OTHER: "other",
-}  # fmt: skip
-_STYLES = {"legend": _LAYERS, "legend3": _SUMMANDS, "legend4": _BACKWARD}
-_LEGENDS = {_TITLES[name]: name for name in _STYLES}
+    "A4": ("#882255|#dd5fb4", "circle"),
+    "A5": ("#332288|#9c8ff5", "triangle-up"),
+    "A6": ("#999933|#b5b545", "square"),
+    "E": ("#41a393|#44aa99", "diamond"),
+}
+_OTHERS = (
+    ("#aa4499|#c77ad0", "circle"),
+    ("#b58b2a|#ddaa33", "square"),
+    ("#117733|#5fbf68", "diamond"),
+    ("#4e9bb5|#66ccee", "triangle-up"),
+)
+_SHADES, _OTHER = "shades", "other"  # legends
+_LOOKS = {EFFECTIVE.legend: _LAYERS, AGGREGATE.legend: _SUMMANDS, BACKWARD.legend: _BACKWARD}
+_LEGENDS = {_SHADES: "", **{title: title for title in (*_LOOKS, _OTHER)}, MARKS: ""}
 
 _MOST = 12  # panels of a figure about whose quantities nothing is known
 _EARLY = (1, 2, 5, 10)  # updates at which things begin; the last one shows what they have come to
-_GAPS, _ABOVE = (64, 104), 46  # pixels between panels, and above one for its heading
+_GAP = (64, 104)  # pixels between panels
+_EXPECTED = "expected"
+_DASHES: Json = {"name": _EXPECTED, "legend": "", "named": False, "mode": "lines"}
+_DASHES |= {"colour": MUTED, "dash": DASHED, "width": 1.5}
 _LEAST_EXPONENTS = 1.2  # that a panel spans: noise is not to look like a slope
 # The first row of an evaluation; a second quantity is dotted.
 _TRAINED = {
@@ -118,28 +120,19 @@ def sizes_figure(check: Check, names: Sequence[str] | None = None) -> Figure:
     """
     chosen = _worth_drawing(check) if names is None else _named(check, names)
     steps = [*(step for step in _EARLY if step < check.steps), check.steps]
-    columns, rows = _grid(len(chosen), 4)
-    panel = {1: 620, 2: 420}.get(columns, 250), 190
-    canvas = _sheet(check, f"sizes over the {check.axis}", (columns, rows), panel, {_SHADES: map(_after, steps)})
-    for number, each in enumerate(chosen):
-        x, y, on = axes = canvas.axes(*divmod(number, columns))
-        canvas.heading([each.name], _verdict(each).replace("off", "<b>off</b>"))
-        lines = [_sizes_line(check, each, *of) for of in zip(steps, shades(len(steps)), strict=True)]
-        sizes = [value for line in lines for value in line["y"] if value is not None]
-        if not sizes:
-            canvas.leave_empty(axes, "exactly zero" if each.verdict == "zero" else "zero or not finite")
-            continue
-        x |= growing_axis(check.sizes, f"{check.axis} {_symbol(check)}", panel[0], 0.06)
-        y |= log_axis(sizes)
-        canvas.data += [line | on for line in (*_guide(check, each, steps), *lines) if any(line["y"])]
-    if not chosen:
-        canvas.leave_empty(canvas.axes(0, 0), "not measured")
-    if any(trace["name"] == "expected" for trace in canvas.data):
-        canvas.mark("expected slope", mode="lines", line=stroke(MUTED, DASHED))
-    told = " ".join(f"{each.name}: {_verdict(each)}." for each in chosen)
+    columns = min(max(len(chosen), 1), 4)
+    panels = [_sizes_panel(check, each, steps) for each in chosen]
+    expected = any(series.name == _EXPECTED for panel in panels for series in panel.series)
     after = ", ".join(map(str, steps))
-    what = f"sizes in log-log after {after} of {many(check.steps, 'update')}, in {many(len(chosen), 'panel')}"
-    return _finished(canvas, check, what, told)
+    return _figure(
+        check,
+        "sizes",
+        f"sizes in log-log after {after} of {many(check.steps, 'update')}, in {many(len(chosen), 'panel')}",
+        " ".join(f"{each.name}: {_verdict(each)}." for each in chosen),
+        rows=in_rows(panels or [Panel(why_empty="not measured")], columns),
+        size=({1: 620, 2: 420}.get(columns, 250), 190),
+        marks=[mark("expected slope", mode="lines", dash=DASHED, width=1.5)] if expected else [],
+    )
 
 
 def exponents_figure(check: Check, names: Sequence[str] | None = None) -> Figure:
@@ -150,34 +143,36 @@ def exponents_figure(check: Check, names: Sequence[str] | None = None) -> Figure
     Args:
         names: of quantities, in one panel per kind: ``effective/router`` is of the kind ``effective``.
     """
-    panels: dict[str, list[Judged]] = {}
+    drawn: dict[str, list[Judged]] = {}
     if names is None:
-        for kind in (PROPAGATING, EFFECTIVE, AGGREGATE, GRADIENT):
-            panels[kind.title] = _of_kind(check, kind)
+        drawn = {kind.title: _of_kind(check, kind) for kind in (PROPAGATING, EFFECTIVE, AGGREGATE, GRADIENT)}
     else:
         for each in _named(check, names):
-            panels.setdefault(each.name.panel, []).append(each)
-    columns, rows = _grid(len(panels), 2)
-    styles = _styles(panels)
-    panel = 620 if columns == 1 else 440, 240
-    canvas = _sheet(check, "exponents over training", (columns, rows), panel, _labels(styles))
-    for number, (title, drawn) in enumerate(panels.items()):
-        _draw_exponents(canvas, check, canvas.axes(*divmod(number, columns)), title, drawn, styles)
-    if not panels:
-        canvas.leave_empty(canvas.axes(0, 0), "not measured")
-    _mark_expected(canvas)
-    what = f"exponents over {many(check.steps, 'update')}, in {many(len(panels), 'panel')}"
-    return _finished(canvas, check, what, _exponent_words(panels))
+            drawn.setdefault(each.name.panel, []).append(each)
+    styles = _styles(drawn)
+    panels = [_exponents_panel(check, title, quantities, styles) for title, quantities in drawn.items()]
+    columns = min(max(len(drawn), 1), 2)
+    return _figure(
+        check,
+        "exponents over training",
+        f"exponents over {many(check.steps, 'update')}, in {many(len(drawn), 'panel')}",
+        _exponent_words(drawn),
+        rows=in_rows(panels or [Panel(why_empty="not measured")], columns),
+        size=(620 if columns == 1 else 440, 240),
+        marks=_expected_marks(panels),
+    )
 
 
 def router_figure(check: Check) -> Figure:
     """How the router spreads inputs over experts in training, by size: dark is wide."""
-    labels = [f"{_symbol(check)} = {size}" for size in check.sizes]
-    canvas = _sheet(check, "the router", (len(_ROUTED), 1), (260, 200), {_SHADES: labels})
-    _draw_training(canvas, check, _ROUTED)
-    names = [name for names in _ROUTED.values() for name in names]
-    what = f"the router by {check.axis} over {many(check.steps, 'update')}"
-    return _finished(canvas, check, what, _trained_words(check, names))
+    return _figure(
+        check,
+        "the router",
+        f"the router by {check.axis} over {many(check.steps, 'update')}",
+        _trained_words(check, _ROUTED),
+        rows=[_training_panels(check, _ROUTED)],
+        size=(260, 200),
+    )
 
 
 def evaluation_figure(check: Check) -> Figure:
@@ -186,23 +181,30 @@ def evaluation_figure(check: Check) -> Figure:
     In the first row dark is wide. Dashed lines are where expected exponents are not zero.
     """
     terms = {AGGREGATE: _SUMMANDS, BACKWARD: _BACKWARD}
-    panels = {
+    drawn = {
         kind.title: _of_kind(check, kind, terms.get(kind, ()))
         for kind in (PROPAGATING, EFFECTIVE, NORMALISED, AGGREGATE, BACKWARD, GRADIENT)
     }
-    styles = _styles(panels)
-    trained = any(_trained(check, name) for names in _TRAINED.values() for name in names)
-    labels = {_SHADES: [f"{_symbol(check)} = {size}" for size in check.sizes]} if trained else {}
-    canvas = _sheet(check, "evaluation", (4, 3), (250, 190), {**labels, **_labels(styles)})
-    _draw_training(canvas, check, _TRAINED)
-    for number, (title, drawn) in enumerate(panels.items()):
-        row, column = divmod(number, 3)
-        axes = canvas.axes(row + 1, column, columns=3)
-        _draw_exponents(canvas, check, axes, title, drawn, styles, but_zero=True)
-    _mark_expected(canvas)
-    what = f"training by {check.axis} over {many(check.steps, 'update')}, and exponents of all terms"
-    names = [name for names in _TRAINED.values() for name in names]
-    return _finished(canvas, check, what, f"{_trained_words(check, names)} {_exponent_words(panels)}")
+    styles = _styles(drawn)
+    panels = [_exponents_panel(check, title, quantities, styles, True) for title, quantities in drawn.items()]
+    return _figure(
+        check,
+        "evaluation",
+        f"training by {check.axis} over {many(check.steps, 'update')}, and exponents of all terms",
+        f"{_trained_words(check, _TRAINED)} {_exponent_words(drawn)}",
+        rows=[_training_panels(check, _TRAINED), *in_rows(panels, 3)],
+        size=(250, 190),
+        marks=_expected_marks(panels),
+    )
+
+
+def _figure(check: Check, title: str, what: str, words: str, **parts: Any) -> Figure:
+    title = f"{title} over the {check.axis}" if title == "sizes" else title
+    sizes = ", ".join(map(str, check.sizes))
+    how = f"over the {check.axis} {_symbol(check)} = {sizes}, with 95 % confidence intervals"
+    how = f"Exponents are slopes in log-log {how}, of {many(check.seeds, 'seed')}."
+    words = f"It shows {what}. {how} {words or 'There is nothing to show.'}"
+    return Figure(title=f"{heading(check)}: {title}", words=words, gap=_GAP, legends=_LEGENDS, **parts)
 
 
 # -- which quantities --------------------------------------------------------------------------------------------------
@@ -234,80 +236,59 @@ def _worth_drawing(check: Check) -> list[Judged]:
 # -- how they look -----------------------------------------------------------------------------------------------------
 
 
-def _styles(panels: _Panels) -> dict[str, Json]:
-    """What the traces of a quantity share, by its name; of those that are not zero throughout."""
-    found: dict[str, Json] = {}
+def _styles(drawn: _Quantities) -> dict[str, Json]:
+    """How the series of a quantity looks, by its name; of those that are not zero throughout."""
+    styles: dict[str, Json] = {}
     others: list[str] = []
-    for each in (each for drawn in panels.values() for each in drawn if any(each.exponents)):
-        label, legend = each.name.label, _LEGENDS.get(each.name.kind.legend, _OTHER)
-        if label in _STYLES.get(legend, ()):
-            (colour, symbol), rank = _STYLES[legend][label], list(_STYLES[legend]).index(label)
+    for each in (each for quantities in drawn.values() for each in quantities if any(each.exponents)):
+        label, legend = each.name.label, each.name.kind.legend
+        looks = _LOOKS.get(legend, {})
+        if label in looks:
+            (colour, symbol), rank = looks[label], list(looks).index(label)
         else:
             others += [] if label in others else [label]
             legend, rank = _OTHER, others.index(label)
             colour, symbol = _OTHERS[rank % len(_OTHERS)]
-        style = {"name": label, "legend": legend, "legendgroup": f"{legend} {label}", "legendrank": rank}
-        found[each.name] = style | {"line": stroke(colour), "marker": {"color": colour, "symbol": symbol, "size": 5}}
-    return found
-
-
-def _labels(styles: Mapping[str, Json]) -> dict[str, list[str]]:
-    """By legend."""
-    found: dict[str, list[str]] = {}
-    for legend, label in dict.fromkeys((style["legend"], style["name"]) for style in styles.values()):
-        found.setdefault(legend, []).append(label)
-    return found
-
-
-def _sheet(
-    check: Check, what: str, shape: tuple[int, int], panel: tuple[int, int], labels: Mapping[str, Iterable[str]]
-) -> Canvas:
-    """An empty figure with its title and its legends, one under the other."""
-    across, _ = inner_size(shape, panel, _GAPS)
-    rows = {name: legend_rows(list(labels[name]), across) for name in _TITLES if name in labels} | {"legend2": 1}
-    canvas = Canvas(f"{heading(check)}: {what}", shape, panel, _GAPS, _ABOVE, sum(rows.values()))
-    canvas.legends(rows, _TITLES)
-    return canvas
-
-
-def _finished(canvas: Canvas, check: Check, what: str, words: str) -> Figure:
-    canvas.name_once("lines+markers")
-    sizes = ", ".join(map(str, check.sizes))
-    how = f"over the {check.axis} {_symbol(check)} = {sizes}, with 95 % confidence intervals"
-    return canvas.figure(
-        f"It shows {what}. Exponents are slopes in log-log {how}, of {many(check.seeds, 'seed')}. "
-        f"{words or 'There is nothing to show.'}"
-    )
-
-
-def _grid(count: int, most: int) -> tuple[int, int]:
-    columns = min(max(count, 1), most)
-    return columns, math.ceil(max(count, 1) / columns)
+        styles[each.name] = {"name": label, "legend": legend, "rank": rank, "colour": colour, "symbol": symbol}
+    return styles
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
-def _sizes_line(check: Check, each: Judged, step: int, colour: str) -> Json:
-    ys = [on_log_axis(each.values[size][step]) for size in check.sizes]
-    told = [f"{_symbol(check)} = {size}<br>{each.values[size][step]:.4g}" for size in check.sizes]
-    style: Json = {"name": _after(step), "legend": _SHADES, "legendrank": step}
-    return line_trace(check.sizes, ys, told, line=stroke(colour), marker={"color": colour, "size": 5}, **style)
+def _sizes_panel(check: Check, quantity: Judged, steps: Sequence[int]) -> Panel:
+    words: Json = {"heading": quantity.name, "verdict": _verdict(quantity).replace("off", "<b>off</b>")}
+    lines = [_sizes_line(check, quantity, *each) for each in zip(steps, shades(len(steps)), strict=True)]
+    sizes = [y for line in lines for y in line.y if y is not None]
+    if not sizes:
+        return Panel(**words, why_empty="exactly zero" if quantity.verdict == "zero" else "zero or not finite")
+    return Panel(
+        **words,
+        x=Axis(title=f"{check.axis} {_symbol(check)}", look=growing_axis(check.sizes, 0.06)),
+        y=Axis(look=log_axis(sizes)),
+        series=[*_guide(check, quantity, steps), *(line for line in lines if any(line.y))],
+    )
 
 
-def _guide(check: Check, each: Judged, steps: Iterable[int]) -> list[Json]:
+def _sizes_line(check: Check, quantity: Judged, step: int, colour: str) -> Series:
+    values = {size: quantity.values[size][step] for size in check.sizes}
+    told = [f"{_symbol(check)} = {size}<br>{value:.4g}" for size, value in values.items()]
+    look: Json = {"name": _after(step), "legend": _SHADES, "rank": step, "colour": colour, "size": 5}
+    return Series(x=check.sizes, y=[on_log_axis(value) for value in values.values()], told=told, **look)
+
+
+def _guide(check: Check, quantity: Judged, steps: Iterable[int]) -> list[Series]:
     """Of the slope that the verdict is about; where it is about other steps, of the last that is expected."""
-    expected = {step: prediction.exponent for step in steps if (prediction := each.predicted[step]) is not None}
-    powers = {step: float(found.power) for step, found in expected.items() if found.power is not None}
-    step = max(powers, key=lambda step: (expected[step] == each.expected, step), default=0)
-    points = [(size, y) for size in check.sizes if (y := on_log_axis(each.values[size][step])) is not None]
+    expected = {step: prediction.exponent for step in steps if (prediction := quantity.predicted[step]) is not None}
+    powers = {step: float(exponent.power) for step, exponent in expected.items() if exponent.power is not None}
+    step = max(powers, key=lambda step: (expected[step] == quantity.expected, step), default=0)
+    points = [(size, y) for size in check.sizes if (y := on_log_axis(quantity.values[size][step])) is not None]
     if not powers or not points:
         return []
     middle, height = (fmean(map(math.log, part)) for part in zip(*points, strict=True))
     ends = [check.sizes[0], check.sizes[-1]]
     ys = [math.exp(height + powers[step] * (math.log(end) - middle)) for end in ends]
-    told = [f"expected slope {signed(powers[step])}"] * 2
-    return [line_trace(ends, ys, told, name="expected", line=stroke(MUTED, DASHED)) | {"mode": "lines"}]
+    return [Series(x=ends, y=ys, told=[f"expected slope {signed(powers[step])}"] * 2, **_DASHES)]
 
 
 # -- over training -----------------------------------------------------------------------------------------------------
@@ -316,93 +297,72 @@ def _guide(check: Check, each: Judged, steps: Iterable[int]) -> list[Json]:
 def _trained(check: Check, name: str) -> Mapping[int, Sequence[float | None]]:
     """What a quantity, or the loss, came to by size; None where it is not finite."""
     quantity = check.quantities.get(name)
-    found = check.loss if name == LOSS() else {} if quantity is None else quantity.values
-    return {size: [finite(each) for each in values] for size, values in found.items()}
+    values = check.loss if name == LOSS() else {} if quantity is None else quantity.values
+    return {size: [finite(value) for value in of_size] for size, of_size in values.items()}
 
 
-def _draw_training(canvas: Canvas, check: Check, panels: Mapping[str, Sequence[str]]) -> None:
-    """The first row: quantities over training, a second one of a panel dotted."""
-    for column, (title, names) in enumerate(panels.items()):
-        x, y, on = axes = canvas.axes(0, column)
-        canvas.heading([title])
+def _training_panels(check: Check, panels: Mapping[str, Sequence[str]]) -> list[Panel]:
+    """Quantities over training; a second one of a panel is dotted, without markers, which would hide the dots."""
+    found = []
+    for title, names in panels.items():
         lines = []
         for size, colour in zip(check.sizes, shades(len(check.sizes)), strict=True):
-            style: Json = {"name": f"{_symbol(check)} = {size}", "legend": _SHADES, "legendrank": size}
-            style |= {"marker": {"color": colour, "size": 4}}
-            # Without markers, which would hide the dots.
-            for name, dash, mode in zip(names, ("solid", DOTTED), ("lines+markers", "lines"), strict=False):
+            style: Json = {"name": f"{_symbol(check)} = {size}", "legend": _SHADES, "rank": size, "colour": colour}
+            for number, name in enumerate(names):
                 ys = _trained(check, name).get(size, ())
-                told = [f"{_after(step)}<br>{each or 0:.4g}" for step, each in enumerate(ys)]
-                style |= standing_for(name if len(names) > 1 else "")
-                lines.append(line_trace(range(len(ys)), ys, told, line=stroke(colour, dash), **style) | {"mode": mode})
-        if any(each is not None for line in lines for each in line["y"]):
-            x |= _updates_axis(check)
-            y |= {"nticks": 6, **SMALL_TICKS}
-            canvas.data += [line | on for line in lines]
+                told = [f"{_after(step)}<br>{y or 0:.4g}" for step, y in enumerate(ys)]
+                dotted: Json = {"mode": "lines", "dash": DOTTED, "width": 1.5, "named": False} if number else {}
+                part = name if len(names) > 1 else ""
+                lines.append(Series(x=range(len(ys)), y=ys, part=part, told=told, size=4, **style, **dotted))
+        if any(y is not None for line in lines for y in line.y):
+            y_axis = Axis(look={"nticks": 6, **SMALL_TICKS})
+            found.append(Panel(heading=title, x=_updates(check), y=y_axis, series=lines))
         else:
-            canvas.leave_empty(axes, "not measured")
+            found.append(Panel(heading=title, why_empty="not measured"))
+    return found
 
 
-def _draw_exponents(
-    canvas: Canvas,
-    check: Check,
-    axes: Axes,
-    title: str,
-    quantities: Sequence[Judged],
-    styles: Mapping[str, Json],
-    but_zero: bool = False,
-) -> None:
-    """Bands, over them what is expected (``but_zero`` leaves zeros out), over it lines."""
-    x, y, on = axes
+def _exponents_panel(
+    check: Check, title: str, quantities: Sequence[Judged], styles: Mapping[str, Json], but_zero: bool = False
+) -> Panel:
+    """What is expected (``but_zero`` leaves zeros out), over it what was measured."""
     there = [each for each in quantities if each.name in styles]
     if not there:
-        canvas.heading([title])
-        canvas.leave_empty(axes, "exactly zero" if quantities else "not measured")
-        return
-    canvas.heading([title], _verdicts(there))
-    bands = [_exponent_band(each.exponents, styles[each.name]) for each in there]
+        return Panel(heading=title, why_empty="exactly zero" if quantities else "not measured")
     expected = _expected_lines(there, styles, but_zero)
-    lines = [_exponent_line(each.exponents, styles[each.name]) for each in there]
-    canvas.data += [trace | on for trace in (*bands, *expected, *lines) if trace["x"]]
-    x |= _updates_axis(check)
-    y |= _exponent_axis([value for trace in (*expected, *lines) for value in trace["y"] if value is not None])
-    y["title"] = axis_title(f"exponent of {_symbol(check)}")
+    lines = [_exponents_line(each.exponents, styles[each.name]) for each in there]
+    values = [y for series in (*expected, *lines) for y in series.y if y is not None]
+    y = Axis(title=f"exponent of {_symbol(check)}", look=_exponent_axis(values))
+    return Panel(heading=title, verdict=_verdicts(there), x=_updates(check), y=y, series=[*expected, *lines])
 
 
-def _exponent_line(points: Sequence[Estimate | None], style: Json) -> Json:
+def _exponents_line(points: Sequence[Estimate | None], style: Json) -> Series:
     told = ["" if point is None else f"{point.text(2)}<br>{_after(step)}" for step, point in enumerate(points)]
-    line = line_trace(range(len(points)), values_of(points), told, **style)
-    if sum(point is not None for point in points) == 1:  # a band would have no width; bars stand side by side
-        line |= standing_for(x=line["x"])
-        line["x"] = [step + 0.05 * (style["legendrank"] - 3) for step in line["x"]]
-        line["error_y"] = error_bars(points, style["line"]["color"])
-    return line
+    alone: Json = {}
+    if sum(point is not None for point in points) == 1:  # a band has no width; bars stand side by side
+        alone = {"aside": 0.05 * (style["rank"] - 3), "bars": {"thickness": 1.5, "width": 4}}
+    return Series(x=range(len(points)), told=told, size=5, band=0.07, **estimated(points), **alone, **style)
 
 
-def _exponent_band(points: Sequence[Estimate | None], style: Json) -> Json:
-    return band_trace(range(len(points)), points, style["line"]["color"], 0.07, **style)
-
-
-def _expected_lines(quantities: Iterable[Judged], styles: Mapping[str, Json], but_zero: bool) -> list[Json]:
+def _expected_lines(quantities: Iterable[Judged], styles: Mapping[str, Json], but_zero: bool) -> list[Series]:
     """One per exponent and colour, where it is expected: dashed; dotted the least that is."""
     colours: dict[tuple[str, float, int], list[str]] = {}
     for each in quantities:
         for step, prediction in enumerate(each.predicted):
             for dash, power in _ends(prediction.exponent if prediction is not None else None):
                 if power or not but_zero:
-                    colours.setdefault((dash, power, step), []).append(styles[each.name]["line"]["color"])
-    found: dict[tuple[str, float, str], list[float | None]] = {}
+                    colours.setdefault((dash, power, step), []).append(styles[each.name]["colour"])
+    places: dict[tuple[str, float, str], list[float | None]] = {}
     for (dash, power, step), owners in sorted(colours.items()):
-        xs = found.setdefault((dash, power, owners[0] if len(owners) == 1 else MUTED), [])
+        xs = places.setdefault((dash, power, owners[0] if len(owners) == 1 else MUTED), [])
         if xs and xs[-1] == step - 0.5:
             xs[-1] = step + 0.5
         else:
             xs += [*([None] if xs else []), step - 0.5, step + 0.5]
     return [
-        {"type": "scatter", "mode": "lines", "name": "expected", "showlegend": False, "line": stroke(colour, dash)}
-        | {"x": xs, "y": [None if x is None else power for x in xs]}
-        | {"hovertemplate": f"expected {signed(power)}<extra></extra>"}
-        for (dash, power, colour), xs in found.items()
+        Series(x=xs, y=[None if x is None else power for x in xs], told=f"expected {signed(power)}", **look)
+        for (dash, power, colour), xs in places.items()
+        for look in (_DASHES | {"dash": dash, "colour": colour},)
     ]
 
 
@@ -414,24 +374,25 @@ def _ends(exponent: Exponent | None) -> list[tuple[str, float]]:
     return [(DASHED, float(exponent.power)), *lowest]
 
 
-def _mark_expected(canvas: Canvas) -> None:
-    dashes = {trace["line"].get("dash") for trace in canvas.data if trace["name"] == "expected"}
-    for dash, name in ((DASHED, "expected (grey: of several)"), (DOTTED, "expected at least")):
-        if dash in dashes:
-            canvas.mark(name, mode="lines", line=stroke(MUTED, dash))
-    if any("fill" in trace or "error_y" in trace for trace in canvas.data):
-        canvas.mark("95 % CI", mode="markers", marker=swatch(MUTED, 0.25))
+def _expected_marks(panels: Iterable[Panel]) -> list[Series]:
+    series = [each for panel in panels for each in panel.series]
+    dashes = {each.dash for each in series if each.name == _EXPECTED}
+    names = {DASHED: "expected (grey: of several)", DOTTED: "expected at least"}
+    marks = [mark(name, mode="lines", dash=dash, width=1.5) for dash, name in names.items() if dash in dashes]
+    if any(math.isfinite(ci) for each in series for ci in each.ci):
+        marks.append(mark("95 % CI", mode="markers", marker=swatch(MUTED, 0.25)))
+    return marks
 
 
-def _updates_axis(check: Check) -> Json:
-    return steps_axis(check.steps, "updates", (-0.5, check.steps + 0.5), 6)
+def _updates(check: Check) -> Axis:
+    return Axis(title="updates", look=steps_axis(check.steps, (-0.5, check.steps + 0.5), 6))
 
 
 def _exponent_axis(values: Sequence[float]) -> Json:
     low, high = min(values), max(values)
     space = space_around(low, high, 0.1, _LEAST_EXPONENTS)
     every = next((unit for unit in (0.5, 1.0, 2.0, 5.0) if high - low + 2 * space <= 6 * unit), 10.0)
-    zero = {"zeroline": True, "zerolinecolor": MUTED, "zerolinewidth": 1}
+    zero = {"zeroline": True, "zerolinewidth": 1}
     return {"range": [low - space, high + space], "tick0": 0, "dtick": every, **zero, **SMALL_TICKS}
 
 
@@ -455,9 +416,9 @@ def _verdict(each: Judged) -> str:
     return " ".join(filter(None, (measured, f"(expected {ends})" if ends else "", verdict)))
 
 
-def _trained_words(check: Check, names: Iterable[str]) -> str:
+def _trained_words(check: Check, panels: Mapping[str, Sequence[str]]) -> str:
     told = []
-    for name in names:
+    for name in (name for names in panels.values() for name in names):
         last = {size: values[-1] for size, values in _trained(check, name).items() if values}
         words = [f"{'not finite' if value is None else signed(value, 3)} for {size}" for size, value in last.items()]
         told.append(f"{name} at the end: {', '.join(words) or 'nothing to show'}.")
@@ -472,6 +433,6 @@ def _verdicts(quantities: Sequence[Judged]) -> str:
     return " · ".join(filter(None, words)) or "nothing is expected"
 
 
-def _exponent_words(panels: _Panels) -> str:
+def _exponent_words(panels: _Quantities) -> str:
     told = {title: "; ".join(f"{each.name} {_verdict(each)}" for each in drawn) for title, drawn in panels.items()}
     return " ".join(f"{title.capitalize()}: {words or 'nothing to show'}." for title, words in told.items())

@@ -7,47 +7,34 @@ are drawn too, which are solid and darker the wider they are. Inputs that nothin
 from __future__ import annotations
 
 import math
-import textwrap
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from mssp._estimates import Estimate, finite
+from mssp._estimates import finite
 from mssp.dmft.comparison import Comparison
 from mssp.dmft.document import SYMBOLS, Overlay
 from mssp.dmft.observables import OVER_INPUTS, Array
 from mssp.dmft.solution import Solution
-from mssp.report.canvas import (
+from mssp.report.colours import INK, MUTED, shades
+from mssp.report.figure import (
     DASHED,
     DOTTED,
-    MUTED,
-    SMALL_TICKS,
-    Axes,
-    Canvas,
+    MAIN,
+    Axis,
+    Figure,
     Json,
-    axis_title,
-    band_trace,
-    growing_axis,
-    html_lines,
-    inner_size,
-    legend_rows,
-    line_trace,
-    log_axis,
+    Panel,
+    Series,
+    in_rows,
     many,
-    on_log_axis,
-    shades,
+    mark,
     signed,
-    space_around,
-    standing_for,
-    steps_axis,
-    stroke,
     swatch,
 )
+from mssp.report.figures.axes import SMALL_TICKS, growing_axis, log_axis, on_log_axis, space_around, steps_axis
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-# Panels in the order of rows: what each shows, and more exactly. The distance from the limit ends the first row.
+# What panels show, and more exactly. The distance from the limit ends the first row.
 _PANELS = {
     "loss": ("Training loss", "half the mean squared error"),
     "f": ("Outputs", "one line for each of P = {inputs} inputs"),
@@ -61,14 +48,15 @@ _PANELS = {
     "router_variance": ("Variance of router logits", "over experts, the mean over inputs"),
     "router_gradient": ("Gradient at router logits", "mean square, scaled to order one"),
 }
-_COLUMNS, _ROWS, _PANEL, _GAPS, _ABOVE = 3, 4, (320, 190), (84, 106), 46
-_ACCENT = "#00a37a"  # green stands out from all shades of widths, light and dark
+_COLUMNS = 3
+_ACCENT = "#00a37a|#1fd1a0"  # green stands out from all shades of widths, light and dark
+_EXPONENTS = "exponents"  # a legend
 _LIMIT, _UNSEEN, _TARGET, _ERROR = "limit, N → ∞", "unseen inputs", "target", "± 1 standard error"
 _DIAMOND: Json = {"symbol": "diamond-open", "size": 8, "color": MUTED, "line": {"width": 1.5}}
 # Of what is compared over widths; markers are for those who see no colours.
 _COMPARED = {
-    "f": ("#1a1a1a", "circle"), "phi1": ("#0072b2", "square"),
-    "phi3": ("#d55e00", "diamond"), "g1": ("#aa4499", "triangle-up"),
+    "f": (INK, "circle"), "phi1": ("#0072b2|#4f86e8", "square"),
+    "phi3": ("#d55e00|#f07a2e", "diamond"), "g1": ("#aa4499|#c77ad0", "triangle-up"),
 }  # fmt: skip
 _BESIDE = 0.02  # of the widths' axis: so far neighbours stand apart, that error bars do not cover each other
 _ABOVE_ALL = 1.6  # times the largest deviation, at the smallest width: there the line of slope −1 starts
@@ -80,10 +68,9 @@ def dmft_figure(solution: Solution, comparison: Comparison | None = None) -> Fig
     """A limit over training, with bands of one standard error; with a comparison, finite networks beside it.
 
     >>> from mssp.dmft import example, solve
-    >>> from mssp.report.canvas import description_of
     >>> limit = solve(example("II", "mssp", inputs=2, steps=3), samples=400, solves=2)
-    >>> "It shows the limit over 3 steps of training" in description_of(dmft_figure(limit))
-    True
+    >>> dmft_figure(limit).words[:43]
+    'It shows the limit over 3 steps of training'
 
     Rows show outputs, forward signals, backward signals and the router. With a comparison, the first row ends with the
     distance of finite networks from the limit over their width, in log-log.
@@ -93,38 +80,20 @@ def dmft_figure(solution: Solution, comparison: Comparison | None = None) -> Fig
 
 def overlay_figure(shown: Overlay) -> Figure:
     """The same of what a file holds."""
-    canvas = _sheet(shown)
-    for number, name in enumerate(_PANELS):
-        row, column = divmod(number + (number > 1), _COLUMNS)
-        two = row == 0 and not shown.beside  # panels, which have the room of three
-        axes = canvas.axes(row, column, columns=2 if two else None)
-        _draw_over_steps(canvas, axes, name, shown)
-    if shown.beside:
-        _draw_deviations(canvas, canvas.axes(0, _COLUMNS - 1), shown)
-    canvas.name_once("lines")
-    canvas.name_once("lines+markers")
-    for name, style in _marks(shown).items():
-        canvas.mark(name, legend="legend", legendrank=_after_widths(shown, 2), **style)
-    return canvas.figure(_words(shown))
-
-
-def _sheet(shown: Overlay) -> Canvas:
-    """An empty figure: its title, what a reader should know, and its legends, one under the other."""
-    across, _ = inner_size((_COLUMNS, _ROWS), _PANEL, _GAPS)
-    labels = {"legend": [_LIMIT, *_marks(shown)]}
-    if shown.beside:
-        labels["legend"] += [_width_name(each.width) for each in shown.beside]
-        labels["legend2"] = [*_exponent_names(shown).values(), "slope −1"]
-    rows = {legend: legend_rows(each, across) for legend, each in labels.items()}
-    notes = [line for warning in shown.warnings for line in textwrap.wrap(f"Note: {warning}", across // 7)]
+    panels = [_over_steps(name, shown) for name in _PANELS]
+    distance = [_deviations(shown)] if shown.beside else []
     title = shown.heading.replace("N_e", "Nₑ")
-    above = len(notes) + sum(rows.values())
-    canvas = Canvas(f"{title[0].upper()}{title[1:]}", (_COLUMNS, _ROWS), _PANEL, _GAPS, _ABOVE, above)
-    if notes:
-        below_title = canvas.layout["margin"]["t"] - canvas.under_title
-        canvas.note(html_lines(notes), size=13, colour=MUTED, x=0, y=1, yshift=below_title, yanchor="top")
-    canvas.legends(rows, {"legend2": "exponent of N"}, first=len(notes))
-    return canvas
+    return Figure(
+        title=f"{title[0].upper()}{title[1:]}",
+        words=_words(shown),
+        rows=[[*panels[:2], *distance], *in_rows(panels[2:], _COLUMNS)],  # without it two have the room of three
+        order=[*panels, *distance],
+        size=(320, 190),
+        gap=(84, 106),
+        legends={MAIN: "", _EXPONENTS: "exponent of N"},
+        marks=_marks(shown),
+        notes=[f"Note: {warning}" for warning in shown.warnings],
+    )
 
 
 def _after_widths(shown: Overlay, place: int) -> int:
@@ -132,115 +101,133 @@ def _after_widths(shown: Overlay, place: int) -> int:
     return max((each.width for each in shown.beside), default=0) + place
 
 
-def _marks(shown: Overlay) -> dict[str, Json]:
+def _marks(shown: Overlay) -> list[Series]:
     """Entries of the legend for what is no line of its own."""
-    found: dict[str, Json] = {_TARGET: {"mode": "markers", "marker": _DIAMOND}}
+    looks: dict[str, Json] = {_TARGET: {"mode": "markers", "marker": _DIAMOND}}
     if shown.inputs > len(shown.targets):
-        found[_UNSEEN] = {"mode": "lines", "line": stroke(MUTED, DOTTED)}
+        looks[_UNSEEN] = {"mode": "lines", "dash": DOTTED, "width": 1.5}
     if shown.solutions > 1:
-        found[_ERROR] = {"mode": "markers", "marker": swatch(_ACCENT, 0.35)}
-    return found
+        looks[_ERROR] = {"mode": "markers", "marker": swatch(_ACCENT, 0.35)}
+    return [mark(name, legend=MAIN, rank=_after_widths(shown, 2), **look) for name, look in looks.items()]
 
 
 # -- over steps --------------------------------------------------------------------------------------------------------
 
 
-def _draw_over_steps(canvas: Canvas, axes: Axes, name: str, shown: Overlay) -> None:
-    """Bands, over them finite networks, over them the limit."""
-    x, y, on = axes
+def _over_steps(name: str, shown: Overlay) -> Panel:
+    """Finite networks, over them the limit with its bands."""
     title, detail = _PANELS[name]
-    canvas.heading([title], detail.format(inputs=shown.inputs))
+    words: Json = {"heading": title, "verdict": detail.format(inputs=shown.inputs)}
     steps, trained = shown.steps, len(shown.targets)
-    widths = list(zip(shown.beside, shades(len(shown.beside)), strict=True))
-    bands, lines, limits = [], [], []
+    lines, limits = [], []
     for index, (values, errors) in enumerate(zip(shown.mean[name].T, shown.error[name].T, strict=True)):
-        dash = DOTTED if name == "f" and index >= trained else ""
-        for each, colour in widths:
-            solid = stroke(colour, dash or "solid")
+        unseen = name == "f" and index >= trained
+        for each, colour in zip(shown.beside, shades(len(shown.beside)), strict=True):
+            look: Json = {"dash": DOTTED, "width": 1.5} if unseen else {}
             curve = each.curves[name][:, index]
-            lines.append(_steps_line(_width_name(each.width), name, index, curve, solid, each.width))
-        thick = {"color": _ACCENT, "width": 2.5, "dash": dash or (DASHED if widths else "solid")}
-        limits.append(_steps_line(_LIMIT, name, index, values, thick, _after_widths(shown, 1)))
-        bands.append(_error_band(values, errors))
-    targets = [_targets(shown.targets, 1.05 * steps)] if name == "f" else []
-    traces = [*bands, *lines, *limits, *targets]
-    drawn = [value for trace in traces for value in trace["y"] if value is not None]
+            lines.append(
+                _line(name, index, curve, name=_width_name(each.width), rank=each.width, colour=colour, **look)
+            )
+        dash = DOTTED if unseen else DASHED if shown.beside else "solid"
+        look = {"name": _LIMIT, "rank": _after_widths(shown, 1), "colour": _ACCENT, "width": 2.5, "dash": dash}
+        limits.append(_line(name, index, values, band=0.25, ci=errors.tolist(), **look))
+    series = [*lines, *limits, *([_targets(shown.targets, 1.05 * steps)] if name == "f" else [])]
+    # Bands are of the panel too: they reach as far as their errors.
+    drawn = [
+        end
+        for each in series
+        for y, ci in zip(each.y, each.ci or [0.0] * len(each.y), strict=True)
+        if y is not None
+        for end in ((y - ci, y + ci) if math.isfinite(ci) else (y,))
+    ]
     if not any(drawn):
-        canvas.leave_empty(axes, "zero throughout" if drawn else "not finite")
-        return
-    x |= steps_axis(steps, "step t", (-0.03 * steps, 1.09 * steps), 8)
+        return Panel(**words, why_empty="zero throughout" if drawn else "not finite")
     low, high = min(drawn), max(drawn)
     space = space_around(low, high, 0.08, _LEAST_SPAN * max(abs(low), abs(high)))
-    y |= {"range": [low - space, high + space], "nticks": 6, "exponentformat": "power", **SMALL_TICKS}
-    y["title"] = _symbol_title(name)
-    canvas.data += [trace | on for trace in traces if trace["x"]]
+    ticks: Json = {"nticks": 6, "exponentformat": "power", **SMALL_TICKS}
+    symbol = SYMBOLS[name].replace("^ψ", "<sup>ψ</sup>")
+    traced = f"tr {symbol}(t,t) / P" if name in OVER_INPUTS else "G³(t,t)" if name == "g3" else symbol
+    return Panel(
+        **words,
+        x=Axis(title="step t", look=steps_axis(steps, (-0.03 * steps, 1.09 * steps), 8)),
+        y=Axis(title=traced, look={"range": [low - space, high + space]} | ticks),
+        series=series,
+    )
 
 
-def _steps_line(label: str, name: str, index: int, values: Array, look: Json, rank: int) -> Json:
-    ys = [finite(float(value)) for value in values]
-    of = f", input {index + 1}" if name == "f" else ""
+def _line(quantity: str, index: int, values: Array, **look: Any) -> Series:
+    part = f"input {index + 1}" if quantity == "f" else ""
+    of = f", {part}" if part else ""
     told = [f"step {step}{of}<br>{signed(value, 4)}" for step, value in enumerate(values)]
-    line = line_trace(range(len(ys)), ys, told, name=label, line=look, legendrank=rank)
-    return line | {"mode": "lines", **standing_for(of.removeprefix(", "))}
+    ys = [finite(float(value)) for value in values]
+    return Series(x=range(len(ys)), y=ys, part=part, told=told, mode="lines", **look)
 
 
-def _error_band(values: Array, errors: Array) -> Json:
-    points = [Estimate(*each) for each in zip(values, errors, strict=True)]
-    return band_trace(range(len(points)), points, _ACCENT, 0.25, name=_LIMIT)
-
-
-def _targets(targets: Array, place: float) -> Json:
+def _targets(targets: Array, place: float) -> Series:
     told = [f"of input {index + 1}<br>{signed(target, 4)}" for index, target in enumerate(targets)]
-    marks = line_trace([place] * len(targets), targets.tolist(), told, name=_TARGET, marker=_DIAMOND)
-    return marks | {"mode": "markers"}
-
-
-def _symbol_title(name: str) -> Json:
-    text = f"tr {SYMBOLS[name]}(t,t) / P" if name in OVER_INPUTS else "G³(t,t)" if name == "g3" else SYMBOLS[name]
-    title = axis_title(text)
-    return title | {"text": title["text"].replace("^ψ", "<sup>ψ</sup>")}
+    look: Json = {"mode": "markers", "marker": _DIAMOND, "named": False}
+    return Series(name=_TARGET, x=[place] * len(targets), y=targets.tolist(), told=told, **look)
 
 
 # -- over widths -------------------------------------------------------------------------------------------------------
 
 
-def _draw_deviations(canvas: Canvas, axes: Axes, shown: Overlay) -> None:
+def _deviations(shown: Overlay) -> Panel:
     """A line per quantity whose limit is not zero, over a line of slope −1."""
-    x, y, on = axes
     judged = shown.verdict.partition(":")[0]
-    canvas.heading(["Distance from the limit"], f"means over networks ± their noise · {judged}")
+    words: Json = {"heading": "Distance from the limit", "verdict": f"means over networks ± their noise · {judged}"}
     widths = [each.width for each in shown.beside]
-    axis = growing_axis(widths, "width N", _PANEL[0], 0.08)
-    low, high = axis["range"]
-    apart = _BESIDE * (high - low)
-    lines = [_deviation_line(shown, name, label, apart) for name, label in _exponent_names(shown).items()]
-    points = [point for line in lines for point in zip(line["y"], line["error_y"]["array"], strict=True) if point[0]]
+    x = growing_axis(widths, 0.08)
+    low, high = x["range"]
+    lines = [_deviation(shown, name, label, _BESIDE * (high - low)) for name, label in _exponent_names(shown).items()]
+    points = [(y, up) for line in lines for y, up in zip(line.y, line.ci, strict=True) if y]
     if not points:
-        canvas.leave_empty(axes, "the limit is zero")
-        return
+        return Panel(**words, why_empty="the limit is zero")
     top = _ABOVE_ALL * max(value for value, _ in points)
-    heights = [top * widths[0] / width for width in widths]
-    guide = line_trace(widths, heights, ["as 1/N"] * len(widths), name="slope −1", legend="legend2", legendrank=9)
-    guide |= {"mode": "lines", "line": stroke(MUTED, DASHED)}
-    x |= axis
-    reach = [end for value, bar in points for end in (value + bar, max(value - bar, _LOWEST_BAR * value))]
-    y |= log_axis([top, *reach]) | {"title": axis_title("% of the limit’s size")}
-    canvas.data += [trace | on for trace in (guide, *lines)]
+    reach = [end for value, up in points for end in (value + up, max(value - up, _LOWEST_BAR * value))]
+    guide = Series(
+        name="slope −1",
+        x=widths,
+        y=[top * widths[0] / width for width in widths],
+        told=["as 1/N"] * len(widths),
+        legend=_EXPONENTS,
+        rank=9,
+        mode="lines",
+        colour=MUTED,
+        dash=DASHED,
+        width=1.5,
+    )
+    return Panel(
+        **words,
+        x=Axis(title="width N", look=x),
+        y=Axis(title="% of the limit’s size", look=log_axis([top, *reach])),
+        series=[guide, *lines],
+    )
 
 
-def _deviation_line(shown: Overlay, name: str, label: str, apart: float) -> Json:
+def _deviation(shown: Overlay, name: str, label: str, apart: float) -> Series:
     colour, symbol = _COMPARED[name]
     rank = list(_COMPARED).index(name)
-    beside = 10 ** (apart * (rank - (len(_COMPARED) - 1) / 2))
-    found = {each.width: (100 * each.deviation[name], 100 * each.error[name]) for each in shown.beside}
-    ys = [on_log_axis(value) for value, _ in found.values()]
-    up = [bar if math.isfinite(bar) else 0.0 for _, bar in found.values()]
-    # A bar that reaches to zero has no end on this axis: it leaves the panel.
-    down = [min(bar, 0.999 * (value or 0.0)) for value, bar in zip(ys, up, strict=True)]
-    told = [f"N = {width}<br>{value:.2f} % ± {bar:.2f} %" for width, (value, bar) in found.items()]
-    line = line_trace([width * beside for width in found], ys, told, name=label, legend="legend2", legendrank=rank)
-    line |= {"line": stroke(colour), "marker": {"color": colour, "symbol": symbol, "size": 8}, **standing_for(x=found)}
-    return line | {"error_y": {"array": up, "arrayminus": down, "color": colour, "thickness": 1.2, "width": 3}}
+    aside = 10 ** (apart * (rank - (len(_COMPARED) - 1) / 2))
+    values = {each.width: (100 * each.deviation[name], 100 * each.error[name]) for each in shown.beside}
+    ys = [on_log_axis(value) for value, _ in values.values()]
+    up = [error if math.isfinite(error) else 0.0 for _, error in values.values()]
+    return Series(
+        name=label,
+        x=list(values),
+        at_x=[width * aside for width in values],
+        y=ys,
+        ci=up,
+        # A bar that reaches to zero has no end on this axis: it leaves the panel.
+        below=[min(error, 0.999 * (value or 0.0)) for value, error in zip(ys, up, strict=True)],
+        bars={"thickness": 1.2, "width": 3},
+        told=[f"N = {width}<br>{value:.2f} % ± {error:.2f} %" for width, (value, error) in values.items()],
+        legend=_EXPONENTS,
+        rank=rank,
+        colour=colour,
+        symbol=symbol,
+        size=8,
+    )
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

@@ -12,16 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
-from mssp.report.canvas import NEED_PLOTLY, Json, description_of, title_of
-from mssp.report.colours import colours_of, palettes
+from mssp.report.colours import NEED_PLOTLY
+from mssp.report.drawing import TEMPLATE, fixed, layout, traces
+from mssp.report.figure import Figure
 from mssp.report.figure_data import csv_of
-from mssp.report.reflow import reflowed
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 # Buttons that a page for readers has no use for. The first two upload the figure's data to plotly's servers.
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
@@ -59,10 +56,9 @@ style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'no
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure.
+    """A figure in a page.
 
     Args:
-        figure: made by :class:`mssp.report.canvas.Canvas`, which has a title and says in words what it shows.
         name: where it is in the page (``page.html#name``), and what its files are called.
         tags: what filters go by, as ``{"optimizer": "SGD"}``.
     """
@@ -164,30 +160,28 @@ def page(title: str, summary: Sequence[Block], sections: Sequence[Section], foot
             f"<footer>{_inline(footer)}</footer>" if footer else "",
         )
     )
-    return _document(title, body, [block.figure for block in blocks if isinstance(block, Chart)], "report")
+    return _document(title, body, "report")
 
 
 def page_of(figure: Figure) -> str:
     """The page of one figure, with what it shows in words below it."""
-    title = title_of(figure)
     chart = _chart(Chart(figure, "figure"), alone=True)
-    body = f'<main id="content">\n<h1>{escape(title)}</h1>\n{chart}\n</main>'
-    return _document(title, body, [figure], "single")
+    body = f'<main id="content">\n<h1>{escape(figure.title)}</h1>\n{chart}\n</main>'
+    return _document(figure.title, body, "single")
 
 
-def _document(title: str, body: str, figures: Iterable[Figure], kind: str) -> str:
+def _document(title: str, body: str, kind: str) -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise ValueError(NEED_PLOTLY) from None
-    colours = [colour for figure in figures for colour in colours_of(figure.to_plotly_json())]
     return _DOCUMENT.format(
         title=escape(title),
         kind=kind,
         style=files(__package__).joinpath("page.css").read_text(encoding="utf-8"),
         body=body,
         plotly=get_plotlyjs(),
-        settings=_json({"palettes": palettes(colours), "noButtons": _NO_BUTTONS}),
+        settings=_json({"template": TEMPLATE, "noButtons": _NO_BUTTONS}),
         script=files(__package__).joinpath("page.js").read_text(encoding="utf-8"),
     )
 
@@ -270,15 +264,14 @@ def _block(block: Block) -> str:
 
 def _chart(chart: Chart, alone: bool = False) -> str:
     """Its heading, its place, its files, and what it shows in words; alone in a page, the page's heading is its own."""
-    figure, name, title = chart.figure, chart.name, escape(title_of(chart.figure))
-    layouts = {layout["width"]: layout for layout in (reflowed(figure, width) for width in _WIDTHS)}
-    sizes = [[layout["width"], layout["height"]] for layout in layouts.values()]
-    whole = figure.to_plotly_json()
-    content = {"data": [_without_meta(trace) for trace in whole["data"]], "whole": _without_meta(whole["layout"])}
-    content["layouts"] = [_without_meta(layout) for layout in layouts.values()]
+    figure, name, title = chart.figure, chart.name, escape(chart.figure.title)
+    layouts = {each["width"]: each for each in (layout(figure, width) for width in _WIDTHS)}
+    sizes = [[each["width"], each["height"]] for each in layouts.values()]
+    whole = layout(figure, titled=True)
+    content = {"data": traces(figure), "fixed": fixed(figure), "layouts": [*layouts.values()], "whole": whole}
     link = f'<a class="anchor" href="#{name}" aria-label="Link to {title}">#</a>'
     heading = "" if alone else f'<h3 id="{name}.title">{title} {link}</h3>\n'
-    words = f'<p id="{name}.words">{escape(description_of(figure))}</p>'
+    words = f'<p id="{name}.words">{escape(figure.description)}</p>'
     folded, below = ("", words) if alone else (f"<details><summary>In words</summary>{words}</details>", "")
     table = f"data:text/csv;charset=utf-8,{quote(csv_of(figure), safe=',:;=()+/*!')}"
     return f"""\
@@ -359,12 +352,6 @@ def _slug(title: str) -> str:
 
 
 def _json(content: Any) -> str:
-    """For a script element, which nothing in it can end; plotly knows how to write what figures hold."""
-    from plotly.io.json import to_json_plotly
-
-    return str(to_json_plotly(content, engine="json")).replace("<", "\\u003c")
-
-
-def _without_meta(part: Json) -> Json:
-    """Of a figure: what the script does not need."""
-    return {key: each for key, each in part.items() if key != "meta"}
+    """For a script element, which nothing in it can end."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")

@@ -14,12 +14,18 @@
 
   // -- figures ---------------------------------------------------------------------------------------------------------
 
-  /** A copy of a part of a figure in the colours of a ground. */
-  function painted(part, colours, key = "") {
-    if (Array.isArray(part)) return part.map((each) => painted(each, colours, key));
+  /** A copy of a part of a figure in the colours of a ground: each is a pair, as "light|dark". */
+  function painted(part, dark, key = "") {
+    if (Array.isArray(part)) return part.map((each) => painted(each, dark, key));
     if (part && typeof part === "object")
-      return Object.fromEntries(Object.entries(part).map(([name, each]) => [name, painted(each, colours, name)]));
-    return key.endsWith("color") && Object.hasOwn(colours, part) ? colours[part] : part;
+      return Object.fromEntries(Object.entries(part).map(([name, each]) => [name, painted(each, dark, name)]));
+    return typeof part === "string" && key.endsWith("color") ? part.split("|")[dark ? 1 : 0] : part;
+  }
+
+  /** A layout of what all have in common and what is of one width. */
+  function composed(fixed, placed) {
+    const axes = Object.keys(fixed).filter((name) => name in placed).map((name) => [name, { ...fixed[name], ...placed[name] }]);
+    return { ...fixed, ...placed, ...Object.fromEntries(axes), template: settings.template };
   }
 
   /** The widest layout that fits. All but the widest may be stretched: their panels fill the width. */
@@ -89,17 +95,16 @@
     draw(paper = false) {
       if (!this.box.checkVisibility()) return; // hidden, or folded away: text has no size there
       const place = paper ? onPaper(this.sizes) : onScreen(this.sizes, this.box.clientWidth);
-      const ground = darkGround.matches && !paper ? "dark" : "light";
-      const wanted = JSON.stringify([place, ground]);
+      const dark = darkGround.matches && !paper;
+      const wanted = JSON.stringify([place, dark]);
       if (wanted === this.drawn) return;
       const first = !this.drawn;
       this.drawn = wanted;
-      const colours = settings.palettes[ground];
-      const layout = painted(this.figure.layouts[place.index], colours);
+      const layout = painted(composed(this.figure.fixed, this.figure.layouts[place.index]), dark);
       // Zooms and hidden lines stay; fingers scroll the page.
       Object.assign(layout, { width: place.width, uirevision: "kept" }, touch.matches ? { dragmode: false } : {});
       if (first) this.plot.replaceChildren();
-      plotly().react(this.plot, painted(this.figure.data, colours), layout, this.config);
+      plotly().react(this.plot, painted(this.figure.data, dark), layout, this.config);
       this.plot.style.height = `${place.height}px`;
       this.plot.style.zoom = place.scale;
       // The plot is one image to those who do not see it: its buttons are for the mouse.
@@ -107,9 +112,8 @@
     }
 
     download() {
-      const { data, whole } = this.figure;
-      const { light } = settings.palettes;
-      const figure = { data: painted(data, light), layout: painted(whole, light), config: this.config };
+      const { data, fixed, whole } = this.figure;
+      const figure = { data: painted(data, false), layout: painted(composed(fixed, whole), false), config: this.config };
       const { width, height } = whole;
       plotly().downloadImage(figure, { format: "svg", filename: this.element.id, width, height });
     }
