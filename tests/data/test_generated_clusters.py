@@ -55,8 +55,8 @@ def test_an_example_does_not_depend_on_how_many_there_are(whole: Dataset) -> Non
 
 
 def test_seeds_make_other_problems() -> None:
-    made = {clusters(examples=100, validation=100, seed=seed).checksum for seed in range(4)}
-    assert len(made) == 4
+    checksums = {clusters(examples=100, validation=100, seed=seed).checksum for seed in range(4)}
+    assert len(checksums) == 4
 
 
 def hit_rate(train: Split, validation: Split, per_class: int) -> float:

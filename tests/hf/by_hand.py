@@ -52,7 +52,7 @@ def adapted(family: str) -> tuple[nn.Module, mssp.Plan]:
 def check(family: str, expected: dict[str, ByHand]) -> None:
     """Every parameter, of every block, against the entry of its name; what is not in the table fails."""
     model, plan = adapted(family)
-    groups = {id(each): group for group in mssp.param_groups(model, plan) for each in group["params"]}
+    groups = {id(parameter): group for group in mssp.param_groups(model, plan) for parameter in group["params"]}
     seen = set()
     for info in mssp.describe(model):
         name = for_all_blocks(info.name)
@@ -61,8 +61,8 @@ def check(family: str, expected: dict[str, ByHand]) -> None:
         values = plan.resolve([info])[info.name]
         assert (info.role, values.source) == (by_hand.role, by_hand.source), info.name
         assert (info.fan_in, info.fan_out) == by_hand.fans, info.name
-        found = values.init_std, values.lr, values.eps, values.weight_decay
-        assert found == pytest.approx(by_hand[2:6]), info.name
+        numbers = values.init_std, values.lr, values.eps, values.weight_decay
+        assert numbers == pytest.approx(by_hand[2:6]), info.name
         parameter = model.get_parameter(info.name)
         group = groups[id(parameter)]
         assert (group["lr"], group["eps"], group["weight_decay"]) == pytest.approx(by_hand[3:6]), info.name

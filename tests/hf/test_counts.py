@@ -64,13 +64,13 @@ def test_each_config_is_read_once_and_built_once(counted: Counter[str], tmp_path
 def test_norms_that_are_alike_run_once_and_names_are_read_as_often_at_any_depth(
     counted: Counter[str], tmp_path: Path
 ) -> None:
-    found = []
+    counts = []
     for depth in DEPTHS:
         counted.clear()
         plan_of_depth(tmp_path, depth)
-        found.append((counted["neutral_gain"], counted["name_cleaner"], counted["regex"]))
-    assert found[0] == found[1]
-    assert found[0][0] == 2  # the norms of a width, and those of keys, which have half of it
+        counts.append((counted["neutral_gain"], counted["name_cleaner"], counted["regex"]))
+    assert counts[0] == counts[1]
+    assert counts[0][0] == 2  # the norms of a width, and those of keys, which have half of it
 
 
 def test_no_name_becomes_a_regular_expression(monkeypatch: pytest.MonkeyPatch) -> None:

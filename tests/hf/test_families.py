@@ -112,7 +112,7 @@ def with_factors(model: nn.Module) -> list[nn.Module]:
 def test_every_trainable_parameter_is_claimed_once(family: str) -> None:
     model, _ = adapted(family)
     names = [info.name for info in mssp.describe(model)]
-    assert names == [name for name, each in model.named_parameters() if each.requires_grad]
+    assert names == [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert {info.role for info in mssp.describe(model)} >= {"embedding", "hidden", "router", "expert_in", "expert_out"}
 
 
@@ -127,7 +127,7 @@ def test_shapes_are_read_off_configs(family: str) -> None:
 @every_family
 def test_routers_say_how_they_make_gates(family: str) -> None:
     model, _ = adapted(family)
-    assert {vars(each)["gate_kind"] for each in model.modules() if "gate_kind" in vars(each)} == {GATES[family]}
+    assert {vars(module)["gate_kind"] for module in model.modules() if "gate_kind" in vars(module)} == {GATES[family]}
 
 
 @every_family
@@ -141,7 +141,7 @@ def test_sides_are_those_of_the_linear_layers(family: str) -> None:
         layer = model.get_submodule(owner)
         if info.role == "hidden" and isinstance(layer, nn.Linear) and local == "weight":
             place = owner.partition("layers.")[2].partition(".")[2]
-            [(_, before), *_] = [each for each in small.named_modules() if each[0].endswith(f".{place}")]
+            before, *_ = [module for path, module in small.named_modules() if path.endswith(f".{place}")]
             assert isinstance(before, nn.Linear)
             halves = 2 if owner.endswith("shared_mlp.input_linear") else 1
             assert (info.fan_in, info.fan_out) == (layer.in_features, layer.out_features // halves), info.name
@@ -232,13 +232,13 @@ def test_gains_start_neutral(family: str) -> None:
         x = torch.randn(64, size, generator=torch.Generator().manual_seed(1))
         with torch.no_grad():
             if type(norm).__name__.endswith("RMSNormGated"):
-                found, wanted = norm(x, torch.ones_like(x)), F.rms_norm(x, (size,)) * F.silu(torch.tensor(1.0))
+                output, usual = norm(x, torch.ones_like(x)), F.rms_norm(x, (size,)) * F.silu(torch.tensor(1.0))
             elif "LayerNorm" in type(norm).__name__ and "RMS" not in type(norm).__name__:
-                found, wanted = norm(x), F.layer_norm(x, (size,))
+                output, usual = norm(x), F.layer_norm(x, (size,))
             else:
-                found, wanted = norm(x), F.rms_norm(x, (size,))
+                output, usual = norm(x), F.rms_norm(x, (size,))
         # A norm that writes to the residual stream carries the factor on what is written.
-        assert torch.allclose(found, factor_of(norm) * wanted, rtol=1e-4, atol=1e-4), info.name
+        assert torch.allclose(output, factor_of(norm) * usual, rtol=1e-4, atol=1e-4), info.name
         seen += 1
     assert seen >= 4
 
@@ -249,9 +249,9 @@ def test_biases_start_at_zero_or_as_their_authors_say(family: str) -> None:
     original = _original(family)
     for info in mssp.describe(model):
         if info.role in BIASES:
-            found = model.get_parameter(info.name)
+            bias = model.get_parameter(info.name)
             own = family == "qwen3_next" and info.name.endswith(("A_log", "dt_bias"))
-            assert torch.equal(found, original.get_parameter(info.name) if own else torch.zeros_like(found)), info.name
+            assert torch.equal(bias, original.get_parameter(info.name) if own else torch.zeros_like(bias)), info.name
 
 
 # -- how they move ----------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_biases_start_at_zero_or_as_their_authors_say(family: str) -> None:
 def test_groups_have_the_values_of_the_plan(family: str) -> None:
     model, plan = adapted(family)
     values = plan.resolve(mssp.describe(model))
-    names = {id(each): name for name, each in model.named_parameters()}
+    names = {id(held): name for name, held in model.named_parameters()}
     optimizer = torch.optim.AdamW(mssp.param_groups(model, plan))
     seen = []
     for group in optimizer.param_groups:
@@ -284,7 +284,7 @@ def test_a_step_moves_whatever_has_a_gradient(family: str) -> None:
     # Under muP and with a readout of its own, so that everything has one from the start; decay would move the rest.
     model, plan = adapted(family, scheme="mup", readout="mup", weight_decay=0.0)
     optimizer = torch.optim.AdamW(mssp.param_groups(model, plan))
-    before = {name: each.detach().clone() for name, each in model.named_parameters()}
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     batch = tokens(batch=4, length=16)
     first = model(batch, labels=batch).loss
     first.backward()
@@ -310,8 +310,8 @@ def test_factors_are_set_by_the_plan(family: str) -> None:
     # K x2 halves the mean over sigmoid gates; shares of one have what was tuned alone. L x1.5 on what blocks write;
     # N x2 halves the logits of a readout that is the embedding.
     aggregation = 0.75 if GATES[family] == "sigmoid" else 1.5
-    assert [vars(each)[FACTOR] for each in experts] == pytest.approx([aggregation] * len(experts))
-    rest = sorted(vars(each)[FACTOR] for each in with_factors(model) if each not in experts)
+    assert [vars(module)[FACTOR] for module in experts] == pytest.approx([aggregation] * len(experts))
+    rest = sorted(vars(module)[FACTOR] for module in with_factors(model) if module not in experts)
     tied = [0.5] if family in {"ernie4_5_moe", "cohere2_moe"} else []
     assert rest == pytest.approx(tied + [2 / 3] * (len(rest) - len(tied)))
     assert len(rest) - len(tied) == {"granitemoeshared": 9}.get(family, 6)  # attention and feed-forward of three blocks
@@ -343,12 +343,12 @@ def test_with_a_residual_factor_of_zero_blocks_are_the_identity(family: str) -> 
 @every_family
 def test_the_ways_of_computing_experts_agree(family: str) -> None:
     model, _ = adapted(family, scheme="mup", readout="mup", aggregation_mult=1.5)
-    found = []
+    outputs = []
     for way in ("eager", "grouped_mm"):
         model.set_experts_implementation(way)  # type: ignore[operator]
-        found.append(logits(model))
-    assert found[0].std() > 1e-4
-    assert torch.allclose(found[0], found[1], rtol=1e-4, atol=1e-6 * found[0].abs().max().item())
+        outputs.append(logits(model))
+    assert outputs[0].std() > 1e-4
+    assert torch.allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-6 * outputs[0].abs().max().item())
 
 
 @every_family
@@ -361,8 +361,8 @@ def test_releasing_restores_the_model(family: str) -> None:
     mssp.hf.release(model)
     assert torch.equal(logits(model), outputs)
     assert traces(model) == before
-    for name, each in model.named_parameters():
-        assert torch.equal(each, _original(family).get_parameter(name)), name
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, _original(family).get_parameter(name)), name
 
 
 @every_family

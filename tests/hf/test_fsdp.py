@@ -46,7 +46,7 @@ def shard(model: nn.Module) -> nn.Module:
     for block in layers:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    assert all(isinstance(each, DTensor) for each in model.parameters())
+    assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
     return model
 
 
@@ -56,9 +56,9 @@ def whole(tensor: Tensor) -> Tensor:
 
 def assert_same(sharded: nn.Module, reference: nn.Module, tolerance: float = 0.0) -> None:
     pairs = zip(sharded.named_parameters(), reference.named_parameters(), strict=True)
-    for (name, found), (same_name, wanted) in pairs:
+    for (name, tensor), (same_name, expected) in pairs:
         assert name == same_name
-        assert torch.allclose(whole(found), wanted.detach(), rtol=tolerance, atol=tolerance * 1e-2), name
+        assert torch.allclose(whole(tensor), expected.detach(), rtol=tolerance, atol=tolerance * 1e-2), name
 
 
 def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) -> Tensor:
@@ -88,14 +88,14 @@ def check_initial_weights() -> None:
 def check_forward_pass() -> None:
     reference = initialized(adapted(), plan("mup"))
     sharded = shard(initialized(adapted(), plan("mup")))
-    factors = sorted(vars(each)[FACTOR] for each in sharded.modules() if FACTOR in vars(each))
+    factors = sorted(vars(module)[FACTOR] for module in sharded.modules() if FACTOR in vars(module))
     assert factors == [0.5] * 4 + [1.5] * 2
     with torch.no_grad():
         expected = reference(tokens()).logits
         assert torch.allclose(sharded(tokens()).logits, expected, rtol=1e-5, atol=1e-6)
-        for each in reference.modules():
-            if FACTOR in vars(each):
-                setattr(each, FACTOR, 1.0)
+        for module in reference.modules():
+            if FACTOR in vars(module):
+                setattr(module, FACTOR, 1.0)
         assert not torch.allclose(reference(tokens()).logits, expected, rtol=1e-2)
 
 
@@ -128,7 +128,7 @@ def check_accelerate() -> None:
     )
     prepared, wrapped = accelerator._prepare_fsdp2(model, optimizer_for(model, chosen))
     assert isinstance(model, FSDPModule)  # in place
-    assert all(isinstance(each, DTensor) for group in wrapped.param_groups for each in group["params"])
+    assert all(isinstance(parameter, DTensor) for group in wrapped.param_groups for parameter in group["params"])
     assert {group["name"] for group in wrapped.param_groups} >= {"router", "expert_in", "expert_out", "readout"}
     mssp.verify(prepared, wrapped.optimizer, chosen)
     assert torch.allclose(stepped(prepared, wrapped), expected, rtol=1e-4)
@@ -148,11 +148,11 @@ def test_accelerate_keeps_groups_and_factors(order: str) -> None:
     expected = stepped(reference, optimizer_for(reference, chosen))
     try:
         accelerator = Accelerator(cpu=True)
-        made = optimizer_for(model, chosen)
+        optimizer = optimizer_for(model, chosen)
         if order == "model first":
-            prepared, wrapped = accelerator.prepare(model, made)
+            prepared, wrapped = accelerator.prepare(model, optimizer)
         else:
-            wrapped, prepared = accelerator.prepare(made, model)
+            wrapped, prepared = accelerator.prepare(optimizer, model)
         mssp.verify(prepared, wrapped.optimizer, chosen)
         mssp.check_schedule(wrapped, chosen)
         assert torch.equal(stepped(prepared, wrapped), expected)

@@ -39,26 +39,26 @@ def run(
 
 def rows(text: str) -> dict[str, list[str]]:
     """The cells of each parameter, shapes left out."""
-    found = {}
+    cells_of = {}
     for line in text.splitlines():
         name, _, rest = line.partition("  ")
         if name.startswith(("model.", "lm_head")):
             cells = [cell.strip() for cell in rest.strip().split("  ") if cell.strip()]
-            found[name] = cells[1:]
-    return found
+            cells_of[name] = cells[1:]
+    return cells_of
 
 
 def test_the_table_is_by_parameter_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run(capsys, tmp_path, OLMOE, OLMOE | GROWN, "--weight-decay", "0.1", "--init-std", "0.02")
     assert (code, err) == (0, "")
     assert out.startswith("MSSP, Regime III, AdamW\n")
-    found = rows(out)
+    table = rows(out)
     # N and N_e x4, so lr / 4, std / 2, wd x4; eps / 4 for N (or M) alone, / 16 for both.
-    assert found["model.layers.*.self_attn.k_proj.weight"] == ["hidden", "0.01", "0.001", "2.5e-09", "0.4"]
-    assert found["model.layers.*.self_attn.q_norm.weight"] == ["norm", "1", "0.004", "2.5e-09", "0"]
-    assert found["model.layers.*.mlp.gate.weight"] == ["router", "0.01", "0.001", "2.5e-09", "0.4"]
-    assert found["model.layers.*.mlp.experts.gate_up_proj"] == ["expert_in", "0.01", "0.001", "6.25e-10", "0.4", "tied"]
-    assert found["lm_head.weight"] == ["readout", "0", "0.001", "1e-08", "0.4", "zero"]
+    assert table["model.layers.*.self_attn.k_proj.weight"] == ["hidden", "0.01", "0.001", "2.5e-09", "0.4"]
+    assert table["model.layers.*.self_attn.q_norm.weight"] == ["norm", "1", "0.004", "2.5e-09", "0"]
+    assert table["model.layers.*.mlp.gate.weight"] == ["router", "0.01", "0.001", "2.5e-09", "0.4"]
+    assert table["model.layers.*.mlp.experts.gate_up_proj"] == ["expert_in", "0.01", "0.001", "6.25e-10", "0.4", "tied"]
+    assert table["lm_head.weight"] == ["readout", "0", "0.001", "1e-08", "0.4", "zero"]
     assert "outputs multiplied" not in out  # gates are shares, and the depth stays
 
 
@@ -95,9 +95,9 @@ def test_blocks_that_differ_are_told_apart(capsys: pytest.CaptureFixture[str], t
     target = CONFIG_MAPPING["mimo_v2_flash"](**(sizes | grown | {"num_key_value_heads": 4})).to_dict()
     code, out, _ = run(capsys, tmp_path, base, target, "--scheme", "mup", "--regime", "I")
     assert code == 0
-    found = rows(out)
-    assert {"model.layers.0.self_attn.k_proj.weight", "model.layers.1-3.self_attn.k_proj.weight"} <= found.keys()
-    assert "model.layers.*.self_attn.q_proj.weight" in found
+    table = rows(out)
+    assert {"model.layers.0.self_attn.k_proj.weight", "model.layers.1-3.self_attn.k_proj.weight"} <= table.keys()
+    assert "model.layers.*.self_attn.q_proj.weight" in table
 
 
 def test_own_starts_and_scaled_gradients(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -110,16 +110,16 @@ def test_own_starts_and_scaled_gradients(capsys: pytest.CaptureFixture[str], tmp
     config = CONFIG_MAPPING["qwen3_next"](**sizes).to_dict()
     code, out, err = run(capsys, tmp_path, config, config, "--regime", "II", "--grad-scale")
     assert code == 0
-    found = rows(out)
-    assert found["model.layers.*.linear_attn.A_log"][:2] == ["bias", "own"]
-    assert found["model.layers.*.input_layernorm.weight"][1] == "0"  # it multiplies by 1 + weight
+    table = rows(out)
+    assert table["model.layers.*.linear_attn.A_log"][:2] == ["bias", "own"]
+    assert table["model.layers.*.input_layernorm.weight"][1] == "0"  # it multiplies by 1 + weight
     assert "grad scale" in out
     assert "gates are renormalised" in err
     assert "shared experts" in err
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "text"),
     [
         ({"num_attention_heads": 8}, {"num_attention_heads": 4}, "the size of a head changes from 8 to 16"),
         ({"norm_topk_prob": False}, {"norm_topk_prob": True}, "norm_topk_prob changes from False to True"),
@@ -143,9 +143,9 @@ def test_own_starts_and_scaled_gradients(capsys: pytest.CaptureFixture[str], tmp
         ({}, {"model_type": "x", "route_norm": True}, "gates are renormalised"),
     ],
 )
-def test_notes(before: dict[str, Any], after: dict[str, Any], told: str) -> None:
-    assert any(told in note for note in outside_the_paper(OLMOE | before, OLMOE | after))
-    assert not any(told in note for note in outside_the_paper(OLMOE | before, OLMOE | before))
+def test_notes(before: dict[str, Any], after: dict[str, Any], text: str) -> None:
+    assert any(text in note for note in outside_the_paper(OLMOE | before, OLMOE | after))
+    assert not any(text in note for note in outside_the_paper(OLMOE | before, OLMOE | before))
 
 
 def test_a_flag_counts_for_more_than_the_family() -> None:
@@ -177,15 +177,15 @@ def test_published_configs_can_be_planned(capsys: pytest.CaptureFixture[str], tm
 def test_what_the_paper_does_not_cover_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = OLMOE | GROWN | {"num_experts_per_tok": 4, "norm_topk_prob": True, "n_shared_experts": 2, "head_dim": 32}
     _, out, err = run(capsys, tmp_path, OLMOE | {"head_dim": 16}, target, "--regime", "III", "--json")
-    for told in (
+    for text in (
         "the active share K/M changes from 2/8 to 4/32",
         "M/K, grow from 4 to 8: ever sparser routing is a limit that the paper leaves open",
         "shared experts are outside the paper's theory",
         "gates are renormalised to sum to one",
         "the size of a head changes from 16 to 32",
     ):
-        assert err.count(told) == 1
-        assert sum(told in warning for warning in json.loads(out)["warnings"]) == 1
+        assert err.count(text) == 1
+        assert sum(text in warning for warning in json.loads(out)["warnings"]) == 1
     assert mssp.Plan.from_json(out).regime == "III"  # a plan file like any other
 
 

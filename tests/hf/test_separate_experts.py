@@ -128,7 +128,7 @@ def test_separate_experts_are_tied_across_modules() -> None:
     experts: Any = model.get_submodule("layers.0.mlp.experts")
     first, *others = experts
     for name in ("w1", "w2", "w3"):
-        assert all(torch.equal(getattr(first, name).weight, getattr(each, name).weight) for each in others)
+        assert all(torch.equal(getattr(first, name).weight, getattr(expert, name).weight) for expert in others)
     assert not torch.equal(first.w1.weight, first.w3.weight)
 
 
@@ -139,7 +139,7 @@ def test_experts_on_disk_have_the_values_of_the_stack(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 # no mapping
-    infos = mssp.hf.checkpoint_infos({name: tuple(each.shape) for name, each in tensors.items()}, LARGE, BASE)
+    infos = mssp.hf.checkpoint_infos({name: tuple(tensor.shape) for name, tensor in tensors.items()}, LARGE, BASE)
     on_disk = plan.resolve(infos.values())
     assert infos.keys() == tensors.keys()
     in_memory = plan.resolve(mssp.describe(model))

@@ -54,25 +54,24 @@ def arguments(folder: Path, **changes: Any) -> TrainingArguments:
 def trainer_for(
     folder: Path, chosen: mssp.Plan, callbacks: list[Any] | None = None, model: nn.Module | None = None, **changes: Any
 ) -> Trainer:
-    given = [mssp.hf.PlanCallback(chosen)] if callbacks is None else callbacks
     return Trainer(
         model=model_for(chosen) if model is None else model,
         args=arguments(folder, **changes),
         train_dataset=rows(16),
         eval_dataset=rows(2),
         optimizer_cls_and_kwargs=mssp.hf.optimizer_factory(chosen),
-        callbacks=given,
+        callbacks=[mssp.hf.PlanCallback(chosen)] if callbacks is None else callbacks,
     )
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
-    return {name: each.detach().clone() for name, each in trainer.model.named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
 
 
-def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor], rtol: float = 0.0) -> None:
-    assert found.keys() == wanted.keys()
-    for name, each in found.items():
-        assert torch.allclose(each, wanted[name], rtol=rtol, atol=rtol * 1e-2), name
+def assert_same(tensors: dict[str, Tensor], expected: dict[str, Tensor], rtol: float = 0.0) -> None:
+    assert tensors.keys() == expected.keys()
+    for name, tensor in tensors.items():
+        assert torch.allclose(tensor, expected[name], rtol=rtol, atol=rtol * 1e-2), name
 
 
 # -- the optimizer ----------------------------------------------------------------------------------------------------
@@ -98,9 +97,11 @@ def test_training_equals_a_loop_of_ones_own(tmp_path: Path) -> None:
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    assert_same(weights(trainer), {name: each.detach() for name, each in model.named_parameters()}, rtol=1e-5)
+    assert_same(weights(trainer), {name: parameter.detach() for name, parameter in model.named_parameters()}, rtol=1e-5)
     moved = [
-        name for name, each in model_for(chosen).named_parameters() if not torch.equal(each, weights(trainer)[name])
+        name
+        for name, parameter in model_for(chosen).named_parameters()
+        if not torch.equal(parameter, weights(trainer)[name])
     ]
     assert len(moved) == len(weights(trainer))
 
@@ -108,11 +109,11 @@ def test_training_equals_a_loop_of_ones_own(tmp_path: Path) -> None:
 def test_the_groups_are_the_plans(tmp_path: Path) -> None:
     trainer = trainer_for(tmp_path, plan())
     trainer.train()
-    found = {group["name"]: group for group in trainer.optimizer.param_groups}
-    assert set(found) == GROUPS
-    assert found["expert_out"]["initial_lr"] == pytest.approx(2e-3)  # 4e-3 over N_e x2
-    assert found["expert_out"]["weight_decay"] == pytest.approx(0.2)
-    assert found["expert_out"]["eps"] == pytest.approx(1.25e-9)  # 1e-8 over M x2, N x2, L x2
+    groups = {group["name"]: group for group in trainer.optimizer.param_groups}
+    assert set(groups) == GROUPS
+    assert groups["expert_out"]["initial_lr"] == pytest.approx(2e-3)  # 4e-3 over N_e x2
+    assert groups["expert_out"]["weight_decay"] == pytest.approx(0.2)
+    assert groups["expert_out"]["eps"] == pytest.approx(1.25e-9)  # 1e-8 over M x2, N x2, L x2
     assert trainer.optimizer.defaults["lr"] == 4e-3
 
 
@@ -125,13 +126,13 @@ def test_other_optimizers_of_a_plan(tmp_path: Path, optimizer: str) -> None:
 
 
 def test_scaled_gradients_are_the_same_to_adam(tmp_path: Path) -> None:
-    found = []
+    trained = []
     for grad_scale in (False, True):
         chosen = plan(grad_scale=grad_scale, eps=1e-4)  # large, so that a wrong scale would show
         trainer = trainer_for(tmp_path, chosen, max_grad_norm=0.5, gradient_accumulation_steps=2)
         trainer.train()
-        found.append(weights(trainer))
-    assert_same(found[1], found[0], rtol=1e-3)
+        trained.append(weights(trainer))
+    assert_same(trained[1], trained[0], rtol=1e-3)
     assert trainer.optimizer.param_groups[0]["grad_scale"] != 1
 
 
@@ -249,14 +250,14 @@ def test_logs_have_the_rate_of_every_group(tmp_path: Path) -> None:
     trainer.evaluate()  # before there is an optimizer
     trainer.train()
     for kept in (trainer.state.log_history, witness.logs):
-        training = [each for each in kept if "loss" in each]
-        assert [set(each) >= {f"lr/{name}" for name in GROUPS} for each in training] == [True] * 4
+        training = [log for log in kept if "loss" in log]
+        assert [set(log) >= {f"lr/{name}" for name in GROUPS} for log in training] == [True] * 4
         # Linear to zero in four steps.
-        assert [each["lr/embedding"] for each in training] == pytest.approx([4e-3, 3e-3, 2e-3, 1e-3])
-        assert [each["lr/router"] for each in training] == pytest.approx([2e-3, 1.5e-3, 1e-3, 0.5e-3])
-        others = [each for each in kept if "eval_loss" in each or "train_runtime" in each]
+        assert [log["lr/embedding"] for log in training] == pytest.approx([4e-3, 3e-3, 2e-3, 1e-3])
+        assert [log["lr/router"] for log in training] == pytest.approx([2e-3, 1.5e-3, 1e-3, 0.5e-3])
+        others = [log for log in kept if "eval_loss" in log or "train_runtime" in log]
         assert others
-        assert not any(key.startswith("lr/") for each in others for key in each)
+        assert not any(key.startswith("lr/") for log in others for key in log)
     json.dumps(trainer.state.log_history)
 
 
@@ -329,7 +330,7 @@ def test_training_goes_on_where_it_stopped(tmp_path: Path, family: str) -> None:
     second.train(resume_from_checkpoint=str(checkpoint))
     assert second.state.global_step == 4
     assert_same(weights(second), weights(whole))
-    assert [each["lr/router"] for each in second.state.log_history if "loss" in each] == pytest.approx(
+    assert [log["lr/router"] for log in second.state.log_history if "loss" in log] == pytest.approx(
         [2e-3, 1.5e-3, 1e-3, 0.5e-3]
     )
     mssp.verify(second.model, second.optimizer.optimizer, chosen)
@@ -361,7 +362,7 @@ def test_the_best_weights_are_those_of_one_checkpoint(tmp_path: Path) -> None:
     assert best is not None
     assert not best.endswith("-3")  # the rate is far too high
     kept = AutoModelForCausalLM.from_pretrained(best)
-    assert_same(weights(trainer), {name: each.detach() for name, each in kept.named_parameters()})
+    assert_same(weights(trainer), {name: parameter.detach() for name, parameter in kept.named_parameters()})
 
 
 def test_more_steps_are_no_other_plan(tmp_path: Path) -> None:

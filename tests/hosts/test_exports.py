@@ -38,14 +38,14 @@ MODELS = [(host, label) for host, file in FILES.items() for label in listed(file
 PLAN = mssp.plan(TARGET, BASE, lr=4e-3, weight_decay=0.1)
 SMALL = {"width": 64, "expert_width": 32, "experts": 8, "active": 4, "depth": 2}
 
-Found = dict[str, tuple[float, float | None, float]]
+Numbers = dict[str, tuple[float, float | None, float]]
 
 
 def options_for(host: str, label: str) -> dict[str, Any]:
     return {"qk_norm": "head"} if "use_head_qk_norm" in label else {}
 
 
-def torchtitan_groups(planned: SimpleNamespace, model: nn.Module) -> Found:
+def torchtitan_groups(planned: SimpleNamespace, model: nn.Module) -> Numbers:
     found, _ = planned.PlannedOptimizers._build_param_groups(model, planned.PARAM_GROUPS, {})
     return {
         name: (group["lr"], group.get("eps"), group.get("weight_decay", 0.0))
@@ -55,33 +55,33 @@ def torchtitan_groups(planned: SimpleNamespace, model: nn.Module) -> Found:
     }
 
 
-def olmo_groups(planned: SimpleNamespace, model: nn.Module) -> Found:
+def olmo_groups(planned: SimpleNamespace, model: nn.Module) -> Numbers:
     """As OLMo-core builds them: strict, and a parameter in two groups is torch's error."""
-    found: Found = {}
+    numbers: Numbers = {}
     for override in planned.group_overrides(model):
         for pattern in override.params:
             names = [name for name, _ in model.named_parameters() if fnmatch(name, pattern)]
             assert names, pattern
-            assert not set(names) & set(found), pattern
-            found |= dict.fromkeys(
+            assert not set(names) & set(numbers), pattern
+            numbers |= dict.fromkeys(
                 names, (override.opts["lr"], override.opts["eps"], override.opts.get("weight_decay", 0.0))
             )
-    return found
+    return numbers
 
 
-def megatron_groups(planned: SimpleNamespace, model: nn.Module) -> Found:
+def megatron_groups(planned: SimpleNamespace, model: nn.Module) -> Numbers:
     """As Megatron-core builds them: what several keys say is merged."""
-    found: Found = {}
+    numbers: Numbers = {}
     for key, override in planned.config_overrides().items():
         for name, parameter in model.named_parameters():
             if key.matches(parameter, f"module.module.{name}"):
-                assert name not in found
+                assert name not in numbers
                 assert override["start_wd"] == override["end_wd"] == override["weight_decay"]
-                found[name] = (override["max_lr"], override.get("eps"), override["start_wd"])
-    return found
+                numbers[name] = (override["max_lr"], override.get("eps"), override["start_wd"])
+    return numbers
 
 
-def nanogpt_groups(planned: SimpleNamespace, model: nn.Module) -> Found:
+def nanogpt_groups(planned: SimpleNamespace, model: nn.Module) -> Numbers:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = planned.configure_optimizers(model).param_groups
     return {
@@ -91,7 +91,7 @@ def nanogpt_groups(planned: SimpleNamespace, model: nn.Module) -> Found:
     }
 
 
-GROUPS: dict[str, Callable[[SimpleNamespace, nn.Module], Found]] = {
+GROUPS: dict[str, Callable[[SimpleNamespace, nn.Module], Numbers]] = {
     "torchtitan": torchtitan_groups,
     "olmo-core": olmo_groups,
     "megatron": megatron_groups,
@@ -113,8 +113,8 @@ def test_every_real_name_is_found_once_by_groups_and_by_starts(
         with pytest.raises(ValueError, match="has to be said to `mssp export`"):
             _ = [planned._start(name, tuple(shape)) for name, shape in listing["parameters"].items()]
         return
-    found = GROUPS[host](planned, model)
-    assert set(found) == set(listing["parameters"])
+    numbers = GROUPS[host](planned, model)
+    assert set(numbers) == set(listing["parameters"])
     for name, shape in listing["parameters"].items():
         way, std = planned._start(name, tuple(shape))
         assert way in {"normal", "tied", "zeros", "ones"}
@@ -352,8 +352,8 @@ CHECKPOINTED = {
 def test_olmo_core_overrides_all_that_a_wrapped_model_has(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     planned = load(monkeypatch, plan_for(SMALL), "olmo-core")
     names = {prefix + name: shape for name, shape in CHECKPOINTED.items()}
-    found = olmo_groups(planned, model_of(names))
-    assert {name: numbers[0] for name, numbers in found.items()} == dict.fromkeys(names, pytest.approx(2e-3))
+    numbers = olmo_groups(planned, model_of(names))
+    assert {name: lr for name, (lr, _, _) in numbers.items()} == dict.fromkeys(names, pytest.approx(2e-3))
     params = [pattern for override in planned.group_overrides(model_of(names)) for pattern in override.params]
     if prefix:
         assert set(params) == set(names)

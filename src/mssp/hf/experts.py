@@ -176,8 +176,8 @@ def moe_layer(model: nn.Module, path: str, clean: Callable[[str], str] | None = 
 
 
 def _router_in(block: nn.Module, name: str) -> nn.Module:
-    known = words.names().routers
-    routers = [child for local, child in block.named_children() if local in known]
+    names = words.names().routers
+    routers = [child for local, child in block.named_children() if local in names]
     if len(routers) != 1:
-        raise ValueError(f"{name} has {len(routers)} routers called {' or '.join(known)} beside its experts, not one")
+        raise ValueError(f"{name} has {len(routers)} routers called {' or '.join(names)} beside its experts, not one")
     return routers[0]

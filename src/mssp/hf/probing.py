@@ -57,13 +57,13 @@ class NeutralGains:
 
 def _state(module: nn.Module) -> Any:
     """All that a module's forward pass depends on, without the numbers in its tensors; None if that is not all."""
-    if module._modules or any(held for name, held in vars(module).items() if name.endswith("_hooks")):
+    if module._modules or any(hooks for name, hooks in vars(module).items() if name.endswith("_hooks")):
         return None
     tensors = [*module._parameters.items(), *module._buffers.items()]
     return (
         type(module),
-        *((name, None if held is None else (tuple(held.shape), held.dtype)) for name, held in tensors),
-        *((name, _comparable(held)) for name, held in vars(module).items() if name not in _TORCHS_OWN),
+        *((name, None if tensor is None else (tuple(tensor.shape), tensor.dtype)) for name, tensor in tensors),
+        *((name, _comparable(value)) for name, value in vars(module).items() if name not in _TORCHS_OWN),
     )
 
 
@@ -72,12 +72,13 @@ _TORCHS_OWN = frozenset(vars(nn.Module())) - {"training"}
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
-def _comparable(held: object) -> Any:
-    if isinstance(held, _PLAIN):
-        return type(held), held
-    if isinstance(held, tuple):
-        return type(held), *map(_comparable, held)
-    return id(held)
+def _comparable(value: object) -> Any:
+    """A value that equals another's if both are plain and equal, or are the same object."""
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    if isinstance(value, tuple):
+        return type(value), *map(_comparable, value)
+    return id(value)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def export(plan: Plan, host: str, sizes: Sizes | None = None, qk_norm: str | Non
 
     Args:
         host: one of :data:`HOSTS`.
-        sizes: sides of hidden matrices that the plan does not know; those not said grow with the width.
+        sizes: sides of hidden matrices that the plan does not know; sides that are not given grow with the width.
         qk_norm: for OLMo-core, whether norms of queries and keys are over the ``full`` width (default) or a ``head``.
     """
     if host not in HOSTS:
@@ -33,8 +33,8 @@ def export(plan: Plan, host: str, sizes: Sizes | None = None, qk_norm: str | Non
         raise ValueError(f"qk_norm is a question for olmo-core only: {host} has one kind")
     module = HOSTS[host]
     if plan.setting.optimizer not in module.OPTIMIZERS:
-        known = " or ".join(map(str, module.OPTIMIZERS))
-        raise ValueError(f"{module.NAME} does not take {plan.optimizer}: plan with {known}")
+        optimizers = " or ".join(map(str, module.OPTIMIZERS))
+        raise ValueError(f"{module.NAME} does not take {plan.optimizer}: plan with {optimizers}")
     if plan.grad_scale and host != "nanogpt":
         raise ValueError(
             f"the plan scales gradients instead of eps, which {module.NAME} cannot: plan without grad_scale"
@@ -45,6 +45,5 @@ def export(plan: Plan, host: str, sizes: Sizes | None = None, qk_norm: str | Non
             f"the plan starts routers at zero, and {module.NAME} routes to {target.active} of {target.experts} without "
             "noise, which would tie every expert: plan with scheme mup"
         )
-    if host == "olmo-core":
-        return olmo_core.write(plan, sizes or Sizes(), qk_norm or "full")
-    return str(module.write(plan, sizes or Sizes()))
+    options = {"qk_norm": qk_norm} if qk_norm else {}
+    return str(module.write(plan, sizes or Sizes(), **options))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mssp.planning.power import Factor
 
 _COLUMNS = 120
+# The Powers behind factors of the forward pass.
+_POWERS: Mapping[Literal["aggregation", "residual"], str] = {"aggregation": "K^-1", "residual": "L^-1"}
 # Numbers of a group as Python source, by name, each with a note on where it comes from.
 Numbers = dict[str, tuple[str, str]]
 
@@ -81,8 +83,8 @@ def _code(file: str) -> tuple[str, str]:
     """
     imports, own = parts(file)
     common = {name: own.pop(name, text) for name, text in parts("starts")[1].items()}
-    whole = "\n".join([*own.values(), *common.values()])
-    called = [text for name, text in common.items() if whole.count(f"{name}(") > 1]
+    everything = "\n".join([*own.values(), *common.values()])
+    called = [text for name, text in common.items() if everything.count(f"{name}(") > 1]
     return imports, "\n\n\n".join([*own.values(), *called]) + "\n"
 
 
@@ -117,9 +119,6 @@ def factors(plan: Plan) -> tuple[str, str, str]:
     )
 
 
-_POWERS: Mapping[Literal["aggregation", "residual"], str] = {"aggregation": "K^-1", "residual": "L^-1"}
-
-
 def _factor(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
     """The Power behind a factor of the forward pass, and what it is relative to."""
     power = _POWERS[which]
@@ -132,17 +131,17 @@ def _factor(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
 
 
 def numbers(plan: Plan, group: Group) -> Numbers:
-    """What the optimizer takes for a group; Powers of a hidden matrix speak of its own sides."""
+    """What the optimizer takes for a group. The notes are Powers, which for a hidden matrix are of its own sides."""
     values = group.values
     rule, tuned = plan.rule(values.role), plan.lr_mult.get(values.role)
     times = "" if tuned is None else f", times the tuned {literal(tuned)}"
-    found = {"lr": (literal(values.lr), plain(rule.lr) + times)}
+    entries = {"lr": (literal(values.lr), plain(rule.lr) + times)}
     if values.eps is not None:
-        found["eps"] = (literal(values.eps), plain(rule.eps))
-    found["weight_decay"] = (literal(values.weight_decay), plain(1 / rule.lr) if values.weight_decay else "")
+        entries["eps"] = (literal(values.eps), plain(rule.eps))
+    entries["weight_decay"] = (literal(values.weight_decay), plain(1 / rule.lr) if values.weight_decay else "")
     if plan.recipe.betas is not None:
-        found["betas"] = (str(plan.recipe.betas), "")
-    return found
+        entries["betas"] = (str(plan.recipe.betas), "")
+    return entries
 
 
 def assignments(form: str, numbers: Numbers) -> str:
@@ -162,6 +161,7 @@ def lines(form: str, patterns: Iterable[str]) -> str:
 
 
 def plain(factor: Factor | None) -> str:
+    """A Power in ASCII; 0 where there is none."""
     return "0" if factor is None else factor.plain()
 
 
@@ -199,16 +199,14 @@ def _head(plan: Plan, sizes: Sizes, host: str, by_hand: Sequence[str]) -> list[s
 
     regime = f"Regime {plan.regime}, " if plan.regime else ""
     scheme = f"{plan.setting.scheme.title}, {regime}{plan.setting.optimizer.title}".replace("μ", "mu")
-    grown = (
-        f"base {_shape(plan.base)} -> target {_shape(plan.target)}" if plan.base else f"target {_shape(plan.target)}"
-    )
+    base = f"base {_shape(plan.base)} -> " if plan.base else ""
     betas = "the plan has none: the host's own" if plan.recipe.betas is None else f"{plan.recipe.betas}"
     tuned = f"tuned: lr {literal(plan.lr)}"
     tuned += f", eps {literal(plan.eps)}" if plan.eps is not None else ""
     tuned += f", weight decay {literal(plan.weight_decay)}" if plan.weight_decay else ""
     facts = [
         f"{scheme}; plan {plan.hash}, written by mssp {__version__} for {host}.",
-        f"{grown}; {tuned}.",
+        f"{base}target {_shape(plan.target)}; {tuned}.",
         *([f"betas: {betas}."] if plan.setting.optimizer.eps is not None else []),
         "",
         "Sides of hidden matrices beside the width (a size that does not fit is refused when the model is filled):",
@@ -231,7 +229,7 @@ def _shape(shape: object) -> str:
 
 
 def fused_note(name: str) -> str:
-    """What is said of queries, keys and values in one matrix under SGD, where output sides count too."""
+    """A note on queries, keys and values in one matrix, for SGD, under which output sides count too."""
     return (
         f"{name} holds queries, keys and values in one matrix, and takes the learning rate that SGD has for queries, "
         "also where keys and values have fewer heads."
