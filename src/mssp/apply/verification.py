@@ -39,18 +39,18 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
     if nearest not in (expected_class, torch.optim.Optimizer, None):
         raise ValueError(f"the plan is for {expected_class.__name__}, the optimizer is {type(optimizer).__name__}")
     described = planned_parameters(model, plan, claims)
-    held = _groups_by_parameter(optimizer, {id(parameter): info.name for info, parameter, _ in described})
+    group_of = _groups_by_parameter(optimizer, {id(parameter): info.name for info, parameter, _ in described})
     for info, parameter, values in described:
-        if id(parameter) not in held:
+        if id(parameter) not in group_of:
             raise ValueError(f"{info.name} is in no group of the optimizer")
-        group = held[id(parameter)]
+        group = group_of[id(parameter)]
         planned = group_settings(plan, info.role, values)
         del planned["name"], planned["lr"]  # a schedule moves the lr
         for key, number in planned.items():
             # OneCycleLR starts below the planned rate, which it keeps as its maximum.
-            held_number = group.get("max_lr", group.get(key)) if key == "initial_lr" else group.get(key)
-            if not same_values(held_number, number):
-                raise ValueError(f"{info.name} ({info.role}) has {key} {held_number}, the plan says {number}")
+            held = group.get("max_lr", group.get(key)) if key == "initial_lr" else group.get(key)
+            if not same_values(held, number):
+                raise ValueError(f"{info.name} ({info.role}) has {key} {held}, the plan says {number}")
     if plan.grad_scale and not scales_gradients(optimizer):
         raise ValueError("the plan scales gradients instead of eps: call mssp.scale_gradients(optimizer)")
     for module, path, name, factor in planned_multipliers(model, plan):
@@ -113,12 +113,12 @@ def _scales_logits(model: nn.Module, plan: Plan) -> bool:
 
 def _warn_of_tied_readout(plan: Plan, name: str, scaled: bool) -> None:
     factor = plan.multiplier("tied_readout", relative=True)
-    what = f"{name} is embedding and readout in one: it follows the embedding"
+    tied = f"{name} is embedding and readout in one: it follows the embedding"
     if not scaled:
-        _warn(f"{what}; scale logits by {factor:.4g}")
+        _warn(f"{tied}; scale logits by {factor:.4g}")
     if plan.base is not None and not {"embedding", ALL} & set(plan.init_std):
-        # With a base the factor is relative to what was tuned there, and a std of 1 was not.
-        _warn(f"{what} and starts with a std of 1, so that logits start at the order of √N: say init_std of embedding")
+        # With a base the factor is relative to what was tuned there, which a std of 1 was not.
+        _warn(f"{tied} and starts with a std of 1, so that logits start at the order of √N: say init_std of embedding")
 
 
 def check_precision(plan: Plan, described: list[tuple[ParamInfo, Tensor, Values]]) -> None:

@@ -86,21 +86,29 @@ class ExpertLayer:
     aggregation: float | Tensor
 
 
-@dataclass(frozen=True)
 class ExpertTerms:
-    """What a MoE layer is made of.
+    """What a MoE layer is made of, summed over its experts; it starts at zero for ``parts`` parts of δ.
 
-    Args:
-        forward: the terms of the sum over experts, [R, T, N], by the names in ``FORWARD``.
-        backward: for each part of δ, the terms of what goes back to the layer's input, by the terms of ``BACKWARD``.
-        to_gates: for each part of δ, what goes back to the gates through W3_0 and through ΔW3, [R, T, M].
-        sizes: of everything that is measured expert by expert.
+    ``forward`` has the terms of the sum over experts, [R, T, N], by the names in ``FORWARD``. For each part of δ,
+    ``backward`` has the terms of what goes back to the layer's input, by the terms of ``BACKWARD``, and ``to_gates``
+    what goes back to the gates through W3_0 and through ΔW3, [R, T, M]. ``sizes`` are those of everything that is
+    measured expert by expert.
     """
 
-    forward: Mapping[str, Tensor]
-    backward: Sequence[Mapping[str, Tensor]]
-    to_gates: Sequence[tuple[Tensor, Tensor]]
-    sizes: Sizes
+    def __init__(self, x: Tensor, parts: int) -> None:
+        zeros, none = torch.zeros_like(x), x[..., :0]
+        self.forward = dict.fromkeys(FORWARD, zeros)
+        self.backward = [dict.fromkeys(BACKWARD.terms, zeros) for _ in range(parts)]
+        self.to_gates = [(none, none) for _ in range(parts)]
+        self._squares: dict[str, Tensor] = {}
+
+    def count(self, name: str, size: Tensor, share: float) -> None:
+        """Add the size that a share of the experts has."""
+        self._squares[name] = self._squares.get(name, torch.zeros(())) + size.square() * share
+
+    @property
+    def sizes(self) -> Sizes:
+        return {name: squares.sqrt() for name, squares in self._squares.items()}
 
 
 def expert_terms(start: ExpertLayer, now: ExpertLayer, hidden: Hidden, backs: Sequence[Tensor]) -> ExpertTerms:
@@ -108,23 +116,22 @@ def expert_terms(start: ExpertLayer, now: ExpertLayer, hidden: Hidden, backs: Se
 
     A bias of the experts' second layer counts with its weights: b_0 with W3_0, Δb with ΔW3.
     """
-    sums = _Sums(now.x, len(backs))
+    terms = ExpertTerms(now.x, len(backs))
     gates = now.gates * now.aggregation
     for chosen in _batches(now):
         batch = _ExpertBatch(start, now, gates, hidden, chosen)
-        batch.forward(sums)
-        batch.backward(sums, backs)
-    to_gates = [(torch.cat(initial, -1), torch.cat(update, -1)) for initial, update in sums.to_gates]
+        batch.forward(terms)
+        batch.backward(terms, backs)
     b_0, b = start.weights.b_out, now.weights.b_out
     if b_0 is not None and b is not None:
-        sums.terms["init"] = sums.terms["init"] + gates @ b_0
-        sums.terms["effective"] = sums.terms["effective"] + gates @ (b - b_0)
-        to_gates = [
+        terms.forward["init"] = terms.forward["init"] + gates @ b_0
+        terms.forward["effective"] = terms.forward["effective"] + gates @ (b - b_0)
+        terms.to_gates = [
             (initial + back @ b_0.mT, update + back @ (b - b_0).mT)
-            for back, (initial, update) in zip(backs, to_gates, strict=True)
+            for back, (initial, update) in zip(backs, terms.to_gates, strict=True)
         ]
-    to_gates = [(initial * now.aggregation, update * now.aggregation) for initial, update in to_gates]
-    return ExpertTerms(sums.terms, sums.back_terms, to_gates, sums.sizes())
+    terms.to_gates = [(initial * now.aggregation, update * now.aggregation) for initial, update in terms.to_gates]
+    return terms
 
 
 def moe_sizes(
@@ -173,24 +180,6 @@ def distance_between_experts(weights: ExpertWeights) -> Sizes:
     return {EXPERT_DISTANCE(): (total(squares) / 2).sqrt()}
 
 
-class _Sums:
-    """Sums over experts: of the terms, and of the squares of what is measured expert by expert."""
-
-    def __init__(self, x: Tensor, parts: int) -> None:
-        zeros = torch.zeros_like(x)
-        self.terms = dict.fromkeys(FORWARD, zeros)
-        self.back_terms = [dict.fromkeys(BACKWARD.terms, zeros) for _ in range(parts)]
-        self.to_gates: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in range(parts)]
-        self._squares: dict[str, Tensor] = {}
-
-    def count(self, name: str, size: Tensor, share: float) -> None:
-        """Add the size that a share of the experts has."""
-        self._squares[name] = self._squares.get(name, torch.zeros(())) + size.square() * share
-
-    def sizes(self) -> Sizes:
-        return {name: squares.sqrt() for name, squares in self._squares.items()}
-
-
 class _ExpertBatch:
     """A few experts of a layer, as a batch of matrices."""
 
@@ -209,7 +198,7 @@ class _ExpertBatch:
         self.experts = self.in_0.shape[1]
         self.share = self.experts / now.gates.shape[-1]
 
-    def forward(self, sums: _Sums) -> None:
+    def forward(self, terms: ExpertTerms) -> None:
         now, start = self.now, self.start
         by_input, by_weights = self._into_experts(now.x - start.x, self.in_0), self._into_experts(now.x, self.d_in)
         before, between = self._hidden(self.pre_0), self._hidden(self.pre_0 + by_input)
@@ -219,7 +208,7 @@ class _ExpertBatch:
         later = [before, self.hidden - before]
         sent = [*self._summed(initial, self.out_0), *self._summed(later, self.d_out)]
         for name, term in zip(FORWARD, sent, strict=True):
-            sums.terms[name] = sums.terms[name] + term
+            terms.forward[name] = terms.forward[name] + term
         per_expert = {
             PROPAGATING("expert_in"): by_input,
             EFFECTIVE("expert_in"): by_weights,
@@ -238,9 +227,9 @@ class _ExpertBatch:
             UPDATE("expert_out"): self.d_out,
         }
         for name, term in per_expert.items():
-            sums.count(name, rms(term), self.share)
+            terms.count(name, rms(term), self.share)
 
-    def backward(self, sums: _Sums, backs: Sequence[Tensor]) -> None:
+    def backward(self, terms: ExpertTerms, backs: Sequence[Tensor]) -> None:
         if not backs:
             return
         slopes = self._slopes()
@@ -249,12 +238,13 @@ class _ExpertBatch:
         through_d = [self._into_experts(back, self.d_out) for back in backs]
         to_pre = []
         for part, (by_0, by_d) in enumerate(zip(through_0, through_d, strict=True)):
-            for to_gates, by in zip(sums.to_gates[part], (by_0, by_d), strict=True):
-                to_gates.append((by * self.hidden).sum(-1).transpose(1, 2))
+            to_gates = [(by * self.hidden).sum(-1).transpose(1, 2) for by in (by_0, by_d)]
+            initial, update = terms.to_gates[part]
+            terms.to_gates[part] = torch.cat([initial, to_gates[0]], -1), torch.cat([update, to_gates[1]], -1)
             both = [self._to_pre(self.gates * by, slopes) for by in (by_0, by_d)]
-            terms = [*self._summed(both, self.in_0, gated=False), *self._summed(both, self.d_in, gated=False)]
-            for name, term in zip(BACKWARD.terms, terms, strict=True):
-                sums.back_terms[part][name] = sums.back_terms[part][name] + term
+            sent = [*self._summed(both, self.in_0, gated=False), *self._summed(both, self.d_in, gated=False)]
+            for name, term in zip(BACKWARD.terms, sent, strict=True):
+                terms.backward[part][name] = terms.backward[part][name] + term
             to_pre.append(both[0] + both[1])
         back_to_pre, back = total(to_pre), total(backs).unsqueeze(1)
         per_expert = {
@@ -263,16 +253,16 @@ class _ExpertBatch:
             BACKWARD_PROPAGATING("expert_in"): back_to_pre @ self.in_0,
             BACKWARD_EFFECTIVE("expert_in"): back_to_pre @ self.d_in,
         }
-        for sent, by_0, by_d in zip(_SENT[-len(backs) :], through_0, through_d, strict=True):
-            per_expert[TO_HIDDEN(INIT, sent)] = self.gates * by_0
-            per_expert[TO_HIDDEN(UPDATED, sent)] = self.gates * by_d
+        for sender, by_0, by_d in zip(_SENT[-len(backs) :], through_0, through_d, strict=True):
+            per_expert[TO_HIDDEN(INIT, sender)] = self.gates * by_0
+            per_expert[TO_HIDDEN(UPDATED, sender)] = self.gates * by_d
         for name, term in per_expert.items():
-            sums.count(name, rms(term), self.share)
+            terms.count(name, rms(term), self.share)
         tokens, shape = self.now.x.shape[1], (-1, self.experts, -1, -1)
         of_in = rms_of_products(back_to_pre, self.now.x.unsqueeze(1).expand(shape))
         of_out = rms_of_products(self.gates * self.hidden, back.expand(shape))
-        sums.count(GRADIENT("expert_in"), of_in / tokens, self.share)
-        sums.count(GRADIENT("expert_out"), of_out / tokens, self.share)
+        terms.count(GRADIENT("expert_in"), of_in / tokens, self.share)
+        terms.count(GRADIENT("expert_out"), of_out / tokens, self.share)
 
     def _into_experts(self, x: Tensor, weights: Tensor) -> Tensor:
         """What all of them make of one input [R, T, N] by weights [R, m, E, N]: [R, m, T, E], as one product."""

@@ -220,28 +220,28 @@ def explain(role: str, regime: str | Regime | None = None, scheme: str | Scheme 
     >>> print(explain("expert_out", "II").rows[0])
     ['init std', 'M¹ᐟ²N_e⁻¹ᐟ² (μP: N_e⁻¹ᐟ²)']
     """
-    asked, only = scheme_named(scheme), None if regime is None else regime_named(regime)
+    explained, chosen = scheme_named(scheme), None if regime is None else regime_named(regime)
     if role not in REASONS:
         raise ValueError(f"unknown role {role!r}: use one of {', '.join(REASONS)}")
-    regimes: tuple[Regime | None, ...] = asked.regimes if asked.regime_free or only is None else (only,)
-    optimizers = [optimizer for optimizer in (SGD, ADAM) if optimizer in asked.optimizers] or [ADAM]
-    _setting(asked, regimes[0], optimizers[-1]).checked()
-    rows = [["init std", *(_init(role, asked, column, optimizers[0]) for column in regimes)]]
+    regimes: tuple[Regime | None, ...] = explained.regimes if explained.regime_free or chosen is None else (chosen,)
+    optimizers = [optimizer for optimizer in (SGD, ADAM) if optimizer in explained.optimizers] or [ADAM]
+    _setting(explained, regimes[0], optimizers[-1]).checked()
+    rows = [["init std", *(_init(role, explained, column, optimizers[0]) for column in regimes)]]
     if SGD in optimizers:
-        rows.append(["SGD lr", *(_sgd(role, asked, column) for column in regimes)])
+        rows.append(["SGD lr", *(_sgd(role, explained, column) for column in regimes)])
     if ADAM in optimizers:
-        adam = [_setting(asked, column, ADAM).rule(role) for column in regimes]
+        adam = [_setting(explained, column, ADAM).rule(role) for column in regimes]
         rows.append(["Adam lr", *(_by_shape(rule, rule.lr) for rule in adam)])
         rows.append(["Adam eps", *(_by_shape(rule, rule.eps) for rule in adam)])
     reason = REASONS[role]
     why, where = [reason.why], reason.where
     why += [f"Regime {column}: {text}" for column, text in reason.by_regime.items() if column in regimes]
-    if asked in SCHEME_NOTES:
-        why, where = [SCHEME_NOTES[asked][0]], SCHEME_NOTES[asked][1]
+    if explained in SCHEME_NOTES:
+        why, where = [SCHEME_NOTES[explained][0]], SCHEME_NOTES[explained][1]
     return Explanation(
         role=role,
-        scheme=asked.name,
-        header=[asked.title, *("any regime" if column is None else f"Regime {column}" for column in regimes)],
+        scheme=explained.name,
+        header=[explained.title, *("any regime" if column is None else f"Regime {column}" for column in regimes)],
         rows=rows,
         what=reason.what,
         why=why,

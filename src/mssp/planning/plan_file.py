@@ -101,8 +101,8 @@ def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
         raise ValueError(f"corrupt plan file: {error}") from None
     if plan.hash != data["hash"]:
         raise ValueError(f"corrupt plan file: its hash is {data['hash']!r}, its settings have {plan.hash!r}")
-    made = {**document(plan), "warnings": data.get("warnings")}  # words may change, numbers may not
-    for path, _, _ in differences(data, made, _recomputes):
+    recomputed = {**document(plan), "warnings": data.get("warnings")}  # words may change, numbers may not
+    for path, _, _ in differences(data, recomputed, _agree):
         raise ValueError(f"corrupt plan file: {path} is not what its settings give")
     return plan
 
@@ -130,12 +130,12 @@ def differences(
         yield path, here, there
 
 
-def _recomputes(read: Any, made: Any) -> bool:
+def _agree(written: Any, recomputed: Any) -> bool:
     """Whether an entry of a file equals the recomputed one: numbers up to rounding, other things with their type."""
-    if not (isinstance(made, float) and type(read) in (int, float)):
-        return type(read) is type(made) and bool(read == made)
+    if not (isinstance(recomputed, float) and type(written) in (int, float)):
+        return type(written) is type(recomputed) and bool(written == recomputed)
     try:
-        return math.isclose(read, made, rel_tol=_TOLERANCE)
+        return math.isclose(written, recomputed, rel_tol=_TOLERANCE)
     except OverflowError:  # a whole number beyond any float
         return False
 

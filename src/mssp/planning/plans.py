@@ -316,7 +316,7 @@ def plan(
     setting = Setting.of(scheme, regime, optimizer, readout, as_printed)
     target, base = arguments.shapes(target, base)
     recipe, tuned_with = arguments.recipes(recipe, tuned_with)
-    asked = Plan(
+    unchecked = Plan(
         target=target,
         base=base,
         setting=setting,
@@ -332,10 +332,10 @@ def plan(
         tuned_with=tuned_with,
         rest_lr=None if rest_lr is None else positive("rest_lr", rest_lr),
     )
-    arguments.check(asked)
+    arguments.check(unchecked)
     if setting.regime is None and not setting.scheme.regime_free:
         setting = replace(setting, regime=infer(base, target))
-    return _warned(replace(asked, setting=setting.checked()))
+    return _warned(replace(unchecked, setting=setting.checked()))
 
 
 def _warned(plan: Plan) -> Plan:
