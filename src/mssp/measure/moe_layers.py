@@ -34,7 +34,7 @@ class MoELayer:
         experts: the module that returns the sum over experts.
         sums_to_one: whether gates are shares of one, which take no aggregation factor.
         factor: the factor on the sum over experts, as it is now.
-        weights: the experts' weights, ``Values`` of its parameters.
+        weights: the experts' weights, with ``Values`` of each parameter.
         hidden: what an expert makes of its first layer's outputs.
         routings: where tokens went, call by call, with the graph of the forward pass.
     """

@@ -124,7 +124,7 @@ class Plan:
 
     @cached_property
     def roles(self) -> Mapping[str, Values]:
-        """The numbers of every role, for matrices of the model's own width."""
+        """The numbers of every role, for matrices with the sides that the role has in this model."""
         values = {}
         for role in ROLES:
             target = with_fans(role, self.target)
@@ -358,7 +358,7 @@ def _warned(plan: Plan) -> Plan:
 
 
 def _sides(info: ParamInfo) -> tuple[Any, ...]:
-    """All that the numbers of a parameter depend on."""
+    """Everything in a description on which the numbers of a parameter depend."""
     return info.role, info.experts, info.fan_in, info.fan_out, info.base_fan_in, info.base_fan_out
 
 

@@ -42,11 +42,11 @@ class Optimizer(_Named):
     Args:
         name: the word of flags and files.
         title: for people, and the class in ``torch.optim``.
-        row: of :class:`mssp.planning.rules.Rows`, its learning rates.
-        moments: tensors that it keeps of each parameter.
+        row: the field of :class:`mssp.planning.rules.Rows` that has its learning rates.
+        moments: the number of tensors that it keeps for each parameter.
         eps: its default; None where it has neither eps nor betas.
-        decays: whether weight decay is its own.
-        rest: who moves the roles that have no such row.
+        decays: whether it has weight decay.
+        rest: the optimizer that moves the roles without such a row.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Optimizer(_Named):
 
     @property
     def default_eps(self) -> float | None:
-        """Its own, or that of the optimizer that takes the rest."""
+        """Its own eps, or that of the optimizer that moves the rest."""
         return self.rest.default_eps if self.eps is None and self.rest is not None else self.eps
 
     @property
     def follows_gradients(self) -> bool:
-        """Whether updates are as large as gradients: then these learning rates carry the errata of gradients."""
+        """Whether updates are as large as gradients, so that its learning rates have the errata of gradients."""
         return not self.moments
 
 
@@ -76,7 +76,7 @@ OPTIMIZERS = (SGD, ADAM, ADAMW)
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Regime(_Named):
-    """What grows together, and the place of its cell in every row."""
+    """The dimensions that grow together, and the place of the regime's cell in every row of the tables."""
 
     name: str
     grows: frozenset[str]
@@ -166,7 +166,7 @@ class Setting:
         readout: str = ZERO,
         as_printed: bool = False,
     ) -> Setting:
-        """The setting of these words; unknown schemes, regimes and optimizers are refused, cells in :meth:`checked`.
+        """The setting of these words, each of which must be known. Whether there is such a cell, :meth:`checked` says.
 
         >>> print(Setting.of("mup", "II", "sgd"))
         Regime II · mup · sgd
@@ -250,7 +250,7 @@ class Setting:
 
 
 def rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed: bool = False) -> rules.Rule:
-    """The rule for one role, its readout as the scheme has it.
+    """The rule of one role, with the scheme's own readout.
 
     >>> rule("expert_out", "mssp", "II", "adam").init_std
     Power('M¹ᐟ²N_e⁻¹ᐟ²')
@@ -293,5 +293,5 @@ def _listed(entries: Iterable[object]) -> str:
 
 
 def _again(kind: type, name: str) -> Any:
-    """What a pickle of one of the objects above is read as."""
+    """The object above that a pickle stands for."""
     return {Scheme: scheme_named, Optimizer: optimizer_named, Regime: regime_named}[kind](name)
