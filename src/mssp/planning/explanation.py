@@ -186,7 +186,7 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class Explanation:
-    """The rule of one role: a table with a row for each quantity and a column for each regime, and the text around it."""
+    """The rule of one role: a table with a row for each quantity and a column for each regime, and its reasons."""
 
     role: str
     scheme: str
