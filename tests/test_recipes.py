@@ -144,15 +144,15 @@ OPTIMIZERS = (SGD, ADAM, ADAMW, RMSPROP)""",
     ),
     Edit(
         "replicas/optimizers.py",
-        "    ADAMW: Optimizer.adam,",
-        "    ADAMW: Optimizer.adam,\n    RMSPROP: Optimizer.rmsprop,",
+        "    ADAMW: ReplicaOptimizer.adam,",
+        "    ADAMW: ReplicaOptimizer.adam,\n    RMSPROP: ReplicaOptimizer.rmsprop,",
     ),
 )
 _TORCHS = """
 import mssp, mssp.apply, torch
 from mssp.nn import MLPConfig, MLPMoE
 from mssp.planning.setting import optimizer_named
-from mssp.replicas.optimizers import Optimizer
+from mssp.replicas.optimizers import ReplicaOptimizer
 from mssp.replicas.program import Rates
 
 lr, eps = torch.tensor([0.1, 0.01]).double(), torch.tensor([1e-8, 1e-2]).double()
@@ -160,7 +160,7 @@ weights = torch.randn(2, 5, 3)
 singles = [weight.clone().requires_grad_() for weight in weights]
 alone = [torch.optim.RMSprop([w], lr=a, eps=b) for w, a, b in zip(singles, lr.tolist(), eps.tolist())]
 rates = {"w": Rates(lr, eps, torch.zeros(2).double(), torch.ones(2).double())}
-together = Optimizer(optimizer_named("rmsprop"), {"w": weights}, rates, (0.9, 0.999))
+together = ReplicaOptimizer(optimizer_named("rmsprop"), {"w": weights}, rates, (0.9, 0.999))
 for _ in range(5):
     gradient = torch.randn(2, 5, 3)
     together.step({"w": gradient}, torch.ones(2, dtype=torch.bool))

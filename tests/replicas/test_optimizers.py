@@ -11,7 +11,7 @@ from mssp.nn.experts import backend
 from mssp.planning.setting import SGD, optimizer_named
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
-from mssp.replicas.optimizers import Optimizer
+from mssp.replicas.optimizers import ReplicaOptimizer
 from mssp.replicas.program import Batch, Factored, Rates
 from tests.replicas.models import replica
 
@@ -34,9 +34,9 @@ def test_the_kernel_is_the_formula(kind: str, groups: int, batch: int, monkeypat
     both = []
     for fused in (True, False):
         again = torch.Generator().manual_seed(2)
-        optimizer = Optimizer(optimizer_named(kind), {"w": start.clone()}, rates, (0.9, 0.99))
+        optimizer = ReplicaOptimizer(optimizer_named(kind), {"w": start.clone()}, rates, (0.9, 0.99))
         if fused:
-            monkeypatch.setattr(Optimizer, "_fuses", lambda self, parameter: True)
+            monkeypatch.setattr(ReplicaOptimizer, "_fuses", lambda self, parameter: True)
         else:
             monkeypatch.undo()
         for step in range(3):
@@ -54,9 +54,11 @@ def test_the_kernel_is_the_formula(kind: str, groups: int, batch: int, monkeypat
 
 
 def test_the_kernel_skips_frozen_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Optimizer, "_fuses", lambda self, parameter: True)
+    monkeypatch.setattr(ReplicaOptimizer, "_fuses", lambda self, parameter: True)
     start = torch.randn(R, ROWS, COLUMNS)
-    optimizer = Optimizer(SGD, {"w": start.clone()}, {"w": some_rates(torch.Generator().manual_seed(0))}, (0.9, 0.99))
+    optimizer = ReplicaOptimizer(
+        SGD, {"w": start.clone()}, {"w": some_rates(torch.Generator().manual_seed(0))}, (0.9, 0.99)
+    )
     rows = torch.full((R, BATCH, ROWS), torch.nan)
     optimizer.step({"w": Factored(rows, torch.randn(1, BATCH, COLUMNS))}, torch.zeros(R, dtype=torch.bool))
     assert torch.equal(optimizer.parameters["w"], start)

@@ -18,32 +18,28 @@ if TYPE_CHECKING:
 class Ladder(Protocol):
     """Models of one family, one for each width, and the data that all of them train on.
 
-    A plan for the shape of a width goes with the program of that width, and the program takes what the feed hands out.
+    A plan for the shape of a width goes with the program of that width, and the program takes the feed's batches.
     """
 
     @property
     def name(self) -> str:
         """The family, as flags, stores and titles call it: ``mlp``."""
-        ...
 
     def shape(self, width: int) -> Shape:
         """The member that has this width; a width that the family does not have is refused."""
-        ...
 
-    def program(self, width: int) -> Program: ...
+    def program(self, width: int) -> Program:
+        """Replicas of the member that has this width."""
 
     def deep(self, blocks: int) -> Ladder:
         """The same widths with so many residual blocks: at one width, ladders of several depths grow in depth."""
-        ...
 
     def feed(self, device: torch.device) -> Feed:
         """The data, on a device."""
-        ...
 
     def words(self) -> dict[str, Any]:
-        """What tells its runs from those of another ladder of this name, as a store keeps it."""
-        ...
+        """The choices that distinguish its runs from those of another ladder of this name, as a store keeps them."""
 
 
-# How ladders of one kind are made: by what grows, on which data, with how many experts active (None for all).
+# Makes a ladder of one kind: from what grows, the data, and how many experts are active (None for all).
 Ladders: TypeAlias = "Callable[[Regime, Dataset, int | None], Ladder]"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the commands' flags name widths of the families, and wait f
 
 TUNED_WIDTH = 128
 _EXPERTS = 8  # at the tuned width
-_NARROW = 16  # the width of an expert that does not grow, and the widths for which one expert is added
+_NARROW = 16  # the width of an expert that does not grow, and the width for which an expert is added
 
 
 def family(regime: str | Regime, width: int, inputs: int | None = None, active: int | None = None) -> Shape:
@@ -38,17 +38,17 @@ def family(regime: str | Regime, width: int, inputs: int | None = None, active: 
     Shape(N=512, N_e=512, M=32, K=8, L=1, D=12288)
 
     Args:
-        active: experts per input where there are eight; more of them are active as there are more. None for all.
+        active: experts per input where there are eight, and in proportion where there are more; None for all.
     """
     regime = regime_named(regime)
     width = positive_int("width", width)
     experts = _EXPERTS if regime is I else width // _NARROW
     if regime is not I and width % _NARROW:
         raise ValueError(f"Regime {regime} has an expert for every {_NARROW} of width: {width} is no multiple of it")
-    chosen = experts if active is None else positive_int("active", active) * experts // _EXPERTS
-    if active is not None and (active > _EXPERTS or chosen * _EXPERTS != active * experts):
+    active_here = experts if active is None else positive_int("active", active) * experts // _EXPERTS
+    if active is not None and (active > _EXPERTS or active_here * _EXPERTS != active * experts):
         raise ValueError(f"{active} of {_EXPERTS} experts active is no whole number of the {experts} at width {width}")
-    return Shape(width, _NARROW if regime is II else width, experts, chosen, 1, inputs)
+    return Shape(width, _NARROW if regime is II else width, experts, active_here, 1, inputs)
 
 
 def config_of(shape: Shape, outputs: int, *, soft: bool, residual: bool = False, **choices: Any) -> MLPConfig:
@@ -59,8 +59,8 @@ def config_of(shape: Shape, outputs: int, *, soft: bool, residual: bool = False,
     (None, 1, 'identity', Shape(N=64, N_e=16, M=4, K=4, L=1, D=12))
 
     Args:
-        soft: without a choice of experts: the shape has all of them active. Top-K of all is another model.
-        residual: add a block to its input where there is one alone, too. Several blocks always are residual.
+        soft: do not choose experts. The shape has all of them active; top-K with all of them is another model.
+        residual: add a single block to its input too. Several blocks are always added to theirs.
         choices: other fields of :class:`mssp.nn.MLPConfig`.
     """
     from mssp.nn.mlp import MLPConfig
@@ -108,12 +108,10 @@ class MLPLadder:
         return "mlp"
 
     def deep(self, blocks: int) -> MLPLadder:
-        """The same widths as stacks of residual blocks: at one width, ladders of several depths grow in depth."""
         return replace(self, blocks=positive_int("blocks", blocks))
 
     def shape(self, width: int) -> Shape:
-        one = family(self.regime, width, self.data.inputs, self.active)
-        return one if self.blocks is None else replace(one, depth=self.blocks)
+        return replace(family(self.regime, width, self.data.inputs, self.active), depth=self.blocks or 1)
 
     def config(self, width: int) -> MLPConfig:
         residual = self.blocks is not None
@@ -130,5 +128,5 @@ class MLPLadder:
         return Feed(self.data, device)
 
     def words(self) -> dict[str, Any]:
-        """A depth is named where there is one: most ladders have none, and their runs keep their keys."""
+        """The depth is named only where there is one, so that runs of other ladders keep their keys."""
         return {"active": self.active} | ({} if self.blocks is None else {"blocks": self.blocks})

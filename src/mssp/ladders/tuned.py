@@ -1,10 +1,10 @@
 """What was tuned for the paper's MLP MoEs, as data with their source: multipliers at N = 128, or a plain small model.
 
-The paper finds optima up to a million times away from all ones, and update terms six orders of magnitude apart without
-tuning: a comparison of schemes that skips it compares nothing. Another way to compare them starts from one *plain*
-model that all of them share, as people have it: initial weights of standard deviation fan_in^-1/2 and one learning
-rate, tuned at its width. There all schemes are the same model, but for what they tie or start at zero; what they make
-of it as it grows is what tells them apart.
+The paper finds best multipliers up to a million times away from 1, and update terms six orders of magnitude apart
+without tuning, so schemes can be compared only after tuning each. Another way to compare them starts from one *plain*
+model that all of them share, and that people use: initial weights of standard deviation fan_in^-1/2 and one learning
+rate, tuned at its width. At this width all schemes are the same model, except for what they tie or start at zero. They
+differ in what becomes of it as it grows.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Tuned:
         lr_mult: learning-rate multipliers by role.
         init_mult: the global multiplier of initial weights.
         aggregation_mult: the factor on the aggregation's K^-1.
-        base_width: of the plain model that all of this is relative to; None where it is relative to the rules.
-        top5: the validation top-5 accuracy that whoever tuned it reports.
+        base_width: the width of the plain model that all of this is relative to; None if it is relative to the rules.
+        top5: the validation top-5 accuracy that was reported with it.
     """
 
     lr: float
@@ -48,8 +48,8 @@ class Tuned:
 
     @classmethod
     def of(cls, plan: Plan) -> Tuned:
-        """What a plan file carries; one that says more than a trial can hold is refused, not used in part."""
-        more = {
+        """What a plan carries. A plan with more than that is refused, and not used in part."""
+        has_more = {
             "base": plan.base is not None,
             "init_std": bool(plan.init_std),
             "init_mult by role": bool(set(plan.init_mult) - {"all"}),
@@ -59,14 +59,14 @@ class Tuned:
             "as_printed": plan.as_printed,
             "grad_scale": plan.grad_scale,
         }
-        for name, is_said in more.items():
-            if is_said:
+        for name, has in has_more.items():
+            if has:
                 raise ValueError(f"the plan's {name} cannot be used here: only a plan like those of mssp tune can")
         return cls(plan.lr, plan.init_mult.get("all", 1.0), dict(plan.lr_mult), plan.aggregation_mult)
 
 
 def planned(shape: Shape, tuned: Tuned, setting: Setting) -> Plan:
-    """The plan of one member of a family, with what was tuned for it.
+    """The plan of a member of a family, with what was tuned for the family.
 
     >>> from mssp.ladders.mlp import family
     >>> tuned = Tuned(1.0, base_width=64)
@@ -87,13 +87,13 @@ def planned(shape: Shape, tuned: Tuned, setting: Setting) -> Plan:
 
 @lru_cache(maxsize=64)
 def _start(shape: Shape, setting: Setting) -> Plan:
-    """What thousands of trials share."""
+    """The plan without what was tuned, which thousands of trials share."""
     return _quiet_plan(shape, **setting.words())
 
 
 @lru_cache(maxsize=64)
 def _grown(shape: Shape, base_width: int, setting: Setting) -> Plan:
-    """The same, from a plain model of another width."""
+    """The same plan, from a plain model of another width."""
     if setting.regime is None:
         raise ValueError(f"{setting} has no regime: what grows from the plain model of width {base_width} is not known")
     base = family(setting.regime, base_width, shape.inputs)
@@ -108,19 +108,19 @@ def _grown(shape: Shape, base_width: int, setting: Setting) -> Plan:
         base,
         **setting.words(),
         init_std={role: plain.roles[role].init_std for role in TUNED_ROLES if role != "readout"},
-        # The plain model averages over experts; these schemes say nothing of that, and keep what it does.
+        # The plain model averages over experts. Schemes that do not average themselves keep that.
         aggregation_mult=1.0 if setting.scheme.averages else 1 / base.active,
     )
 
 
 def _quiet_plan(*shapes: Shape, **settings: Any) -> Plan:
-    with warnings.catch_warnings():  # top-K with a zero router is refused when the model is made
+    with warnings.catch_warnings():  # of top-K with a zero router, which is refused when the model is made
         warnings.simplefilter("ignore", PlanWarning)
         return plan(*shapes, lr=1.0, **settings)
 
 
 def data_with_tuned_multipliers() -> tuple[str, ...]:
-    return tuple(_known())
+    return tuple(_tables())
 
 
 def multipliers_for(data: str, setting: Setting, active: int | None = None) -> Tuned:
@@ -129,13 +129,13 @@ def multipliers_for(data: str, setting: Setting, active: int | None = None) -> T
     >>> multipliers_for("tinyimagenet", Setting.of("mssp", "II", "sgd")).lr_mult["readout"]
     65536.0
     """
-    if data not in _known():
-        known = ", ".join(_known())
-        raise ValueError(f"no multipliers were tuned for {data!r} (there are for {known}): mssp tune finds them")
+    if data not in _tables():
+        names = ", ".join(_tables())
+        raise ValueError(f"no multipliers were tuned for {data!r} (there are for {names}): mssp tune finds them")
     words = setting.words()
-    asked = {name: words[name] for name in ("optimizer", "regime", "readout")} | {"active": active}
-    for entry in _known()[data]["entries"]:
-        if words["scheme"] in entry["schemes"] and all(entry[name] == value for name, value in asked.items()):
+    keys = {name: words[name] for name in ("optimizer", "regime", "readout")} | {"active": active}
+    for entry in entries(data):
+        if words["scheme"] in entry["schemes"] and all(entry[name] == value for name, value in keys.items()):
             return Tuned(**{name: entry[name] for name in _VALUES if name in entry})
     routing = "all experts" if active is None else f"{active} of 8 experts"
     raise ValueError(
@@ -146,11 +146,12 @@ def multipliers_for(data: str, setting: Setting, active: int | None = None) -> T
 
 def entries(data: str) -> list[dict[str, Any]]:
     """Every setting kept for a data set, as it stands in the file."""
-    return list(_known()[data]["entries"])
+    return list(_tables()[data]["entries"])
 
 
 @cache
-def _known() -> dict[str, Any]:
+def _tables() -> dict[str, Any]:
+    """The multipliers that were tuned, by data set."""
     text = files("mssp.ladders").joinpath("tuned_multipliers.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    tables: dict[str, Any] = json.loads(text)
+    return tables

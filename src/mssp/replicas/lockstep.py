@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mssp.replicas.graphs import Recorder
-from mssp.replicas.optimizers import Optimizer, size_of
+from mssp.replicas.optimizers import ReplicaOptimizer, size_of
 from mssp.replicas.program import (
     Batch,
     Program,
@@ -64,7 +64,7 @@ class Lockstep:
         self._tf32 = precision == "tf32" and self.device.type == "cuda"
         values = resolved(replicas, program.infos)
         self.parameters, self.constants = program.setup(replicas, values, self.device)
-        self._optimizer = Optimizer(
+        self._optimizer = ReplicaOptimizer(
             replicas[0].plan.setting.optimizer,
             self.parameters,
             {name: rates(of_replicas, self.device) for name, of_replicas in values.items()},

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from mssp.measure.magnitudes import rms, rms_of_products
 from mssp.nn.experts.backend import runs_triton
-from mssp.planning import setting
-from mssp.planning.setting import ADAM, ADAMW, SGD
+from mssp.planning.setting import ADAM, ADAMW, SGD, Optimizer
 from mssp.replicas.program import Factored, Gradient, Rates, per_replica
 
 
@@ -27,12 +26,12 @@ def size_of(gradient: Gradient) -> Tensor:
     return rms(gradient)
 
 
-class Optimizer:
+class ReplicaOptimizer:
     """The state of one optimizer for R replicas; ``step`` updates the parameters in place."""
 
     def __init__(
         self,
-        kind: setting.Optimizer,
+        kind: Optimizer,
         parameters: Mapping[str, Tensor],
         rates: Mapping[str, Rates],
         betas: tuple[float, float],
@@ -119,10 +118,10 @@ class Optimizer:
 
 
 # How each optimizer moves a parameter by its gradient, after weight decay.
-_UPDATES: dict[setting.Optimizer, Callable[[Optimizer, str, Tensor, Tensor], None]] = {
-    SGD: Optimizer.sgd,
-    ADAM: Optimizer.adam,
-    ADAMW: Optimizer.adam,
+_UPDATES: dict[Optimizer, Callable[[ReplicaOptimizer, str, Tensor, Tensor], None]] = {
+    SGD: ReplicaOptimizer.sgd,
+    ADAM: ReplicaOptimizer.adam,
+    ADAMW: ReplicaOptimizer.adam,
 }
 _FUSED = frozenset({SGD, ADAM, ADAMW})  # those that the kernels compute
 
