@@ -147,7 +147,7 @@ class OptimizerContract(_RulesContract):
         rates = dict.fromkeys(parameters, Rates(*columns))
         if self.torch_optimizer is None:
             with pytest.raises(ValueError, match=f"replicas have no update of {self.optimizer.title}"):
-                updates.Optimizer(self.optimizer, parameters, rates, (0.9, 0.999))
+                updates.ReplicaOptimizer(self.optimizer, parameters, rates, (0.9, 0.999))
             return
         alone = {
             (name, replica): stack[replica].clone().requires_grad_()
@@ -160,7 +160,7 @@ class OptimizerContract(_RulesContract):
             for (_, replica), tensor in alone.items()
         ]
         reference = self.torch_optimizer(groups)
-        optimizer = updates.Optimizer(self.optimizer, parameters, rates, (0.9, 0.999))
+        optimizer = updates.ReplicaOptimizer(self.optimizer, parameters, rates, (0.9, 0.999))
         for _ in range(5):
             gradients = {name: torch.randn(stack.shape, generator=generator) for name, stack in parameters.items()}
             for (name, replica), tensor in alone.items():
