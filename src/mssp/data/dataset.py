@@ -135,7 +135,7 @@ class Dataset:
 
 
 def subset(split: Split, count: int, seed: int = 0) -> Split:
-    """``count`` examples drawn by a seed; fewer are the first of more.
+    """``count`` examples drawn by a seed; a smaller subset is the beginning of a larger one.
 
     >>> split = Split(np.arange(4, dtype=np.float32).reshape(4, 1), np.arange(4))
     >>> subset(split, 2).targets.tolist() == subset(split, 3).targets.tolist()[:2]

@@ -182,7 +182,7 @@ def fetch(archive: Archive, folder: Path) -> Path:
 
 
 def _check(archive: Archive, path: Path, content: Path, remedy: str) -> None:
-    """Whether the file ``content``, which is or will be at ``path``, is what the authors published."""
+    """Refuse a file that is not what the authors published; ``path`` is where it is or will be."""
     size = content.stat().st_size
     if size < archive.size:
         raise ValueError(f"{path} is truncated: got {size} of {archive.size} bytes; {remedy}")

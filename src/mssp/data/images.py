@@ -62,7 +62,7 @@ def from_npz(
             f"{path} needs the arrays {', '.join(KEYS)} (or {', '.join(KERAS_KEYS)}), "
             f"it has {', '.join(sorted(arrays)) or 'none'}"
         )
-    inputs = [_as_inputs(arrays[key]) for key in keys[0::2]]
+    inputs = [_in_float32(arrays[key]) for key in keys[0::2]]
     targets = [_as_targets(path, key, arrays[key]) for key in keys[1::2]]
     try:
         mean, std = _statistics(inputs[0], mean, std, arrays)
@@ -81,7 +81,7 @@ def from_npz(
 
 
 def save_npz(dataset: Dataset, path: str | Path) -> None:
-    """Write a dataset so that :func:`from_npz` reads it back; the file is there whole or not at all."""
+    """Write a dataset so that :func:`from_npz` reads it back. The file is written whole or not at all."""
     path = Path(path)
     if path.suffix != ".npz":
         raise ValueError(f"a dataset is saved as .npz, got the name {path.name}")
@@ -162,7 +162,8 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
-def _as_inputs(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _in_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Floating-point numbers in the precision of a dataset; bytes stay."""
     return array.astype(np.float32, copy=False) if np.issubdtype(array.dtype, np.floating) else array
 
 

@@ -1,4 +1,4 @@
-"""Configs of Hugging Face models: read from what people have, and built on the meta device, without memory."""
+"""Configs of Hugging Face models: read from files or mappings, and built on the meta device, without memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST = 200  # characters of an error that is quoted
 
 
 def config_of(source: Any, like: nn.Module | None = None) -> Any:
-    """A config object, of itself, a mapping, a folder, or the path of a ``config.json``.
+    """A config object, made of a mapping, a folder, or the path of a ``config.json``; an object is returned as it is.
 
     Its class is that of the model ``like``, or the one that ``transformers`` has for its family.
     """

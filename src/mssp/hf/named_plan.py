@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, groupby
 from typing import Any
 
 from mssp._tables import align, markdown_table, number
@@ -25,7 +25,7 @@ from mssp.planning.rules import BIASES, GAINS
 
 @dataclass(frozen=True)
 class Named:
-    """Parameters that share a name but for the numbers of blocks, a shape and all values."""
+    """Parameters of one shape with the same values, whose names differ in the numbers of blocks alone."""
 
     name: str
     shape: tuple[int, ...]
@@ -111,12 +111,9 @@ def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
 def _with_blocks(pattern: str, names: Sequence[str]) -> str:
     """A pattern with the numbers of the blocks that it stands for, where other blocks differ."""
     numbers = sorted({block for name in names if (block := Place.of(name).block) is not None})
-    runs: list[list[int]] = []
-    for block in numbers:
-        if runs and block == runs[-1][-1] + 1:
-            runs[-1].append(block)
-        else:
-            runs.append([block])
+    # Within a run of numbers, the difference to the position stays the same.
+    by_run = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    runs = [[block for _, block in run] for _, run in by_run]
     text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return for_blocks(pattern, text)
 

@@ -98,7 +98,7 @@ def _head_size(model: nn.Module) -> int | None:
     words = names().head_sizes
     values = {getattr(module, name) for module in model.modules() for name in words if has_attribute(module, name)}
     sizes = [size for size in values if isinstance(size, int)]
-    return sizes[0] if len(sizes) == 1 else None
+    return sizes[0] if len(sizes) == 1 else None  # some models have several
 
 
 class _Base:
@@ -121,11 +121,12 @@ class _Base:
             raise ValueError(f"the base has no {for_all_blocks(name)}: base and target must be of one architecture")
         if place.block in blocks:
             return blocks[place.block]
-        if len(self._shapes[local]) > 1:
+        shape, *others = self._shapes[local]
+        if others:
             raise ValueError(
                 f"{name} has no partner at the base: there {place.local} has sizes of its own in each block"
             )
-        return next(iter(self._shapes[local]))
+        return shape
 
     def with_sides(self, info: ParamInfo, name: str, shape: tuple[int, ...]) -> ParamInfo:
         """A description with the sides that a shape at the base has. It is computed once for blocks that are alike."""

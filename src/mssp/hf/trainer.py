@@ -60,7 +60,7 @@ def samples_of(model: nn.Module) -> Samples:
 
 
 def differing(model: nn.Module, kept: Samples) -> list[str]:
-    """The parameters that are not as the samples of them."""
+    """The parameters whose entries differ from the samples that were kept."""
     return [name for name, entries in samples_of(model).items() if name in kept and kept[name] != entries]
 
 

@@ -271,7 +271,7 @@ def for_all_blocks(name: str) -> str:
 
 
 def for_blocks(pattern: str, numbers: str) -> str:
-    """A name for all blocks as one for some of them.
+    """Narrow a name for all blocks to some of them.
 
     >>> for_blocks("model.layers.*.mlp.experts.*.w2.weight", "0-3")
     'model.layers.0-3.mlp.experts.*.w2.weight'
