@@ -91,8 +91,7 @@ class GPTConfig:
 
     @property
     def shape(self) -> Shape:
-        active = check_active(self.active, self.experts)
-        return Shape(self.width, self.expert_width, self.experts, active, self.depth)
+        return Shape(self.width, self.expert_width, self.experts, self.active or self.experts, self.depth)
 
 
 @dataclass(frozen=True)

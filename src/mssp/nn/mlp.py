@@ -83,8 +83,7 @@ class MLPConfig:
 
     @property
     def shape(self) -> Shape:
-        depth = self.blocks if self.residual else 1
-        active = check_active(self.active, self.experts)
+        depth, active = self.blocks if self.residual else 1, self.active or self.experts
         return Shape(self.width, self.expert_width, self.experts, active, depth, self.inputs)
 
     @property

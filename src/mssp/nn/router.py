@@ -70,7 +70,7 @@ class Routing:
         """The share of all pairs of a token and an expert that went to each expert, [M]; no gradient."""
         if self.chosen is None:
             return self.logits.new_full((self.experts,), 1 / self.experts)
-        # Marks summed per expert, not bincount: it neither waits for a device nor adds by atomics.
+        # A sum of marks neither waits for the device nor adds by atomics, unlike bincount.
         marks = torch.zeros_like(self.logits).scatter(-1, self.chosen, 1 / self.chosen.shape[-1])
         return _mean_over_tokens(marks)
 
@@ -145,7 +145,7 @@ def route(
         raise ValueError(f"router logits {tuple(logits.shape)} hold NaN or infinity: look at the router's input")
     sharpened = inverse_temperature * logits
     scores = torch.sigmoid(sharpened) if gate == "sigmoid" else torch.softmax(sharpened, -1)
-    # Ratios of scores by their logarithms: sigmoids far below zero would give 0 / 0.
+    # Ratios of scores are computed from their logarithms: sigmoids far below zero would give 0 / 0.
     log_scores = F.logsigmoid(sharpened) if gate == "sigmoid" else sharpened
     probabilities = torch.softmax(log_scores, -1)
     chosen = None

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_TILE = 64  # of outputs, of inputs, and the most of the batch: the fastest of those measured
-_ADAM_TILES = 8  # that one program updates, the next one's loads behind this one's arithmetic
+_TILE = 64  # outputs, inputs, and at most so many examples: the fastest of the sizes that were measured
+_ADAM_TILES = 8  # tiles that one program updates, so that it loads one while it computes another
 
 
 @triton.jit

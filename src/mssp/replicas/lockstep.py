@@ -11,11 +11,11 @@ from torch import Tensor
 from mssp.replicas.graphs import Recorder
 from mssp.replicas.optimizers import ReplicaOptimizer, size_of
 from mssp.replicas.program import (
+    DEFAULT_BETAS,
     Batch,
     Program,
     Rates,
     Replica,
-    betas_of,
     check_alike,
     per_replica,
     rates,
@@ -68,7 +68,7 @@ class Lockstep:
             replicas[0].plan.setting.optimizer,
             self.parameters,
             {name: rates(of_replicas, self.device) for name, of_replicas in values.items()},
-            betas_of(replicas),
+            replicas[0].plan.recipe.betas or DEFAULT_BETAS,
             self._tf32,
         )
         self._alive = torch.ones(len(replicas), dtype=torch.bool, device=self.device)

@@ -68,7 +68,7 @@ class MLPProgram:
         return parameters, stacked([factors[id(replica.plan)] for replica in replicas], device)
 
     def outputs(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor) -> Tensor:
-        return self._forward(parameters, constants, _flat(x), None)["readout"]
+        return self._forward(parameters, constants, x.flatten(2), None)["readout"]
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return mlp.loss(outputs, targets, self.config.loss)
@@ -78,7 +78,7 @@ class MLPProgram:
 
     def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step:
         leaves = {name: parameter.requires_grad_() for name, parameter in parameters.items()}
-        x = _flat(batch.x)
+        x = batch.x.flatten(2)
         acts = self._forward(leaves, constants, x, self._noise(batch, len(leaves["readout"])))
         losses = self.losses(acts["readout"], batch.targets)
         gradients: Mapping[str, Gradient]
@@ -91,7 +91,7 @@ class MLPProgram:
         return Step(losses.detach(), acts["readout"].detach(), gradients)
 
     def probe(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor, targets: Tensor) -> Probe:
-        return MLPProbe(self.config, _multipliers(constants), parameters, _flat(x), targets)
+        return MLPProbe(self.config, _multipliers(constants), parameters, x.flatten(2), targets)
 
     def factors(self, constants: Constants) -> Mapping[str, Tensor]:
         return {AGGREGATION(): constants["aggregation"].flatten().double()}
@@ -154,11 +154,6 @@ class MLPProgram:
             h = acts[f"{name}output"]
         gradients["readout"] = Factored(back["readout"], h)
         return gradients
-
-
-def _flat(x: Tensor) -> Tensor:
-    """[G, B, ...] as [G, B, D], without a copy."""
-    return x.flatten(2)
 
 
 def _multipliers(constants: Constants) -> mlp.Multipliers:

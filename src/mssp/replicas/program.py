@@ -149,10 +149,6 @@ def check_alike(replicas: Sequence[Replica]) -> None:
             raise ValueError(f"seed must be a whole number, got {replica.seed!r}")
 
 
-def betas_of(replicas: Sequence[Replica]) -> tuple[float, float]:
-    return replicas[0].plan.recipe.betas or DEFAULT_BETAS
-
-
 def resolved(replicas: Sequence[Replica], infos: Sequence[ParamInfo]) -> dict[str, list[Values]]:
     """The plans' numbers by parameter, in the order of the replicas."""
     by_plan = {id(replica.plan): replica.plan for replica in replicas}

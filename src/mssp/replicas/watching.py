@@ -36,7 +36,7 @@ def watch(
         probe: inputs [G, T, ...] and targets [G, T, ...] for groups of replicas, as a batch has them.
     """
     program = lockstep.program
-    measure = _Measurement(program.probe(lockstep.parameters, lockstep.constants, *probe), lockstep)
+    measure = _recorded(program.probe(lockstep.parameters, lockstep.constants, *probe), lockstep)
     constants = _constants(lockstep, program.infos)
     gradient_sums = {info.name: torch.zeros(len(lockstep.replicas), device=lockstep.device) for info in program.infos}
     rows, losses = [measure() | _by_role(gradient_sums, program.infos)], []
@@ -53,22 +53,17 @@ def watch(
     return measured | {name: np.tile(value.cpu().numpy(), (len(rows), 1)) for name, value in constants.items()}
 
 
-class _Measurement:
-    """A probe of parameters that change in place. It puts all sizes into one tensor, so that a GPU can record it."""
+def _recorded(probe: Probe, lockstep: Lockstep) -> Callable[[], Sizes]:
+    """Measures parameters that change in place. A GPU records it, because all sizes are put into one tensor."""
+    record_or_replay = Recorder(_EAGER_CALLS if lockstep.device.type == "cuda" else 0)
+    names: list[str] = []
 
-    def __init__(self, probe: Probe, lockstep: Lockstep) -> None:
-        self._probe, self._parameters = probe, lockstep.parameters
-        self._record_or_replay = Recorder(_EAGER_CALLS if lockstep.device.type == "cuda" else 0)
-        self._names: tuple[str, ...] = ()
-
-    def __call__(self) -> Sizes:
-        sizes = self._record_or_replay(self._stacked)
-        return dict(zip(self._names, sizes, strict=True))
-
-    def _stacked(self) -> Tensor:
-        sizes = self._probe(self._parameters)
-        self._names = tuple(sizes)
+    def stacked() -> Tensor:
+        sizes = probe(lockstep.parameters)
+        names[:] = sizes
         return torch.stack(list(sizes.values()))
+
+    return lambda: dict(zip(names, record_or_replay(stacked), strict=True))
 
 
 def _by_role(gradient_sums: Mapping[str, Tensor], infos: Iterable[ParamInfo]) -> dict[str, Tensor]:

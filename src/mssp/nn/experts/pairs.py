@@ -32,7 +32,8 @@ class Pairs:
 
 
 def sort_by_expert(chosen_TK: Tensor, experts: int) -> Pairs:
-    """
+    """The pairs of all tokens and their experts, sorted by expert.
+
     >>> pairs = sort_by_expert(torch.tensor([[2, 0], [0, 1]]), experts=4)
     >>> pairs.token.tolist(), pairs.offsets.tolist()
     ([0, 1, 1, 0], [0, 2, 3, 4, 4])

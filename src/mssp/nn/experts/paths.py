@@ -83,7 +83,7 @@ def dense(x_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: Exp
 
 
 def all_pre_activations(x_TN: Tensor, weights: ExpertWeights) -> Tensor:
-    """[..., T, M, F]: what enters the hidden units of every expert; x and weights may have leading axes alike."""
+    """[..., T, M, F]: what enters the hidden units of every expert; x and weights may have the same leading axes."""
     w_in = weights.w_in
     pre: Tensor = x_TN @ w_in.flatten(-3, -2).mT
     if weights.b_in is not None:
@@ -112,7 +112,7 @@ def grouped(x_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: E
 
 
 def triton(x_TN: Tensor, gates_TK: Tensor, chosen_TK: Tensor | None, weights: ExpertWeights, act: str) -> Tensor:
-    """As ``grouped``, by kernels that read each row from its token."""
+    """The same as ``grouped``, by kernels that read each row from its token."""
     if chosen_TK is None or weights.experts == chosen_TK.shape[1]:
         return dense(x_TN, gates_TK, chosen_TK, weights, act)
     pairs, gate_R = _sorted(gates_TK, chosen_TK, weights.experts)

@@ -315,7 +315,7 @@ def _block(size: int) -> int:
 
 
 def _wide(x: Tensor) -> Any:
-    """What sums are kept in."""
+    """The type that sums are kept in."""
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
