@@ -319,6 +319,7 @@ def test_the_page_itself_never_scrolls_sideways(browser: Browser, addresses: dic
     opened.context.close()
 
 
+@pytest.mark.slow
 def test_on_a_phone_panels_stand_in_one_column_and_wide_figures_scroll(
     browser: Browser, addresses: dict[str, str]
 ) -> None:
@@ -415,6 +416,7 @@ def test_a_page_of_one_figure_works_the_same(browser: Browser, addresses: dict[s
     opened.context.close()
 
 
+@pytest.mark.slow
 def test_a_report_of_a_store_and_a_check(browser: Browser, tmp_path: Path) -> None:
     """What ``mssp report`` writes: every chart is drawn with its traces, and a filter leaves out what it should."""
     sources = [filled(tmp_path / "runs.sqlite", trials()), check_file(tmp_path / "check.json")]
