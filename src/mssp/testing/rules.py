@@ -22,7 +22,7 @@ from mssp.replicas.program import Rates
 # Three sizes, in which everything grows, by factors that no two dimensions share.
 SMALL = Shape(width=64, expert_width=24, experts=8, active=4, depth=2, inputs=5)
 MIDDLE = Shape(width=192, expert_width=48, experts=40, active=20, depth=14, inputs=5)
-LARGE = Shape(width=2112, expert_width=624, experts=680, active=340, depth=238, inputs=5)
+LARGE = Shape(width=2112, expert_width=624, experts=680, active=340, depth=266, inputs=5)
 LR, EPS, DECAY, STD = 3e-3, 1e-7, 0.1, 0.02
 
 
