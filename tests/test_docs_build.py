@@ -11,9 +11,11 @@ from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
+from typing import get_args, get_type_hints
 from urllib.parse import unquote
 
 import pytest
+from tyro.conf import Positional
 
 import mssp
 from mssp.cli.commands import COMMANDS
@@ -139,9 +141,10 @@ def test_the_page_of_commands_has_every_flag(site: Path) -> None:
     parts = dict(zip(COMMANDS, re.split(r'<h2 id="mssp-\w+">', text)[1:], strict=True))
     for name, (command, _) in COMMANDS.items():
         assert f"usage: mssp {name}" in parts[name]
-        for each in fields(command):
-            flag = each.name.replace("_", "-")
-            positional = "Positional" in str(each.type) and "positional arguments" in parts[name]
+        types = get_type_hints(command, include_extras=True)
+        for field in fields(command):
+            flag = field.name.replace("_", "-")
+            positional = Positional in get_args(types[field.name]) and "positional arguments" in parts[name]
             assert positional or re.search(rf"<code>[^<]*--{flag}[ ,.<]", parts[name]), flag
 
 

@@ -127,8 +127,8 @@ OPTIMIZERS = (SGD, ADAM, ADAMW, RMSPROP)""",
     ),
     Edit(
         "replicas/optimizers.py",
-        "from mssp.planning.setting import ADAM, ADAMW, SGD",
-        "from mssp.planning.setting import ADAM, ADAMW, RMSPROP, SGD",
+        "from mssp.planning.setting import ADAM, ADAMW, SGD, Optimizer",
+        "from mssp.planning.setting import ADAM, ADAMW, RMSPROP, SGD, Optimizer",
     ),
     Edit(
         "replicas/optimizers.py",
