@@ -65,7 +65,7 @@ def divergence(size: int, step: int, axis: str) -> Cause:
 
 
 def with_reasons(quantities: Mapping[str, Judged], causes: Sequence[Cause], symbol: str) -> dict[str, Judged]:
-    """The quantities, with words for how each scales, and why where that is off."""
+    """The quantities with their reasons: how each scales, and the cause where that is off."""
     return {
         name: quantity
         if quantity.verdict in ("zero", "unpredicted")

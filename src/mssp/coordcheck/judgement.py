@@ -86,6 +86,7 @@ class Judged:
 
     @property
     def expected_power(self) -> float | None:
+        """The expected power as a float; None where none is expected, or a term that vanishes."""
         power = None if self.expected is None else self.expected.power
         return None if power is None else float(power)
 
@@ -138,7 +139,7 @@ def _judged_tie(bare: Judged, apart: npt.NDArray[np.bool_], theory: Theory) -> J
 
 
 def _rounded_away(name: Quantity, series: Series, step: int) -> bool:
-    """Whether weights rounded updates away, so that no learning rate can be read off them."""
+    """Whether updates were lost in the rounding of their weights: then no learning rate can be read off them."""
     if name.kind is not RATE or not series.values[WEIGHTS(name.of)].any():
         return False
     update, weights = (series.values[kind(name.of)][:, step] for kind in (UPDATE, WEIGHTS))

@@ -18,7 +18,7 @@ _SHOWN = 6  # quantities that are off, in the verdict
 
 
 def lines(check: Check, *, everything: bool = False) -> list[str]:
-    """The whole report; without ``everything``, quantities are left out that no one predicts or desires."""
+    """The whole report; without ``everything``, quantities with neither prediction nor desideratum are left out."""
     return [*_heading(check), *_tables(check, everything), "", *verdict_lines(check)]
 
 

@@ -76,7 +76,7 @@ def create(path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Refuse what is not a sound store, and leave it as it is: to close a file may write its log into it."""
+    """Refuse a file that is not a sound store, without changing it: closing a file may write its log into it."""
     if not path.is_file():
         raise ValueError(f"{path}: it is not a file; choose another path")
     if not path.stat().st_size:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from mssp._environment import this_host
 from mssp._files import text_at
 
-HEARTBEAT_SECONDS = 120.0  # an owner on another host that was silent for so long counts as dead
+HEARTBEAT_SECONDS = 120.0  # an owner that this host cannot see counts as dead after such a silence
 OPEN: WeakValueDictionary[str, object] = WeakValueDictionary()  # this process's stores, by their owners' tokens
 
 
@@ -65,7 +65,7 @@ def process_start(pid: int) -> str:
 
 
 def _is_dead(pid: int) -> bool:
-    """The answer for a process that /proc does not show."""
+    """Whether a process has ended that /proc does not show."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -299,7 +299,7 @@ class Study:
         return self.store._write(retry + among_numbers(among, "number"), self._id).rowcount
 
     def heartbeat(self) -> None:
-        """Tell other hosts that this store is alive; cheap enough to call at every step of training."""
+        """Tell hosts that cannot see this process that it lives; cheap enough for every step of training."""
         if self.store._owner is not None and time.monotonic() - self.store._beat_at >= BEAT_EVERY_SECONDS:
             self.store._sign()
 

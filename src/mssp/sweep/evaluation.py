@@ -15,8 +15,8 @@ from mssp.sweep.search import Scores
 from mssp.sweep.trial import Trial
 
 KIND = "tune"  # the names of its studies begin with this
-_SHARE = 8  # a first look takes one in so many steps
-_KEEP = 4  # one in so many trials is trained to its end after a first look
+_SHARE = 8  # a first look takes an eighth of the steps
+_KEEP = 4  # after it, a quarter of the trials is trained to its end
 _WORTH = 64  # fewer trials are not worth a first look
 
 

@@ -19,7 +19,7 @@ from mssp.store.runs import Chunk, NewRun, Result, Store, Study
 from mssp.sweep.trial import Trial, in_chunks
 
 _LARGEST = {"cpu": 64, "cuda": 4096}  # replicas in a chunk: more are hardly faster, and results come later
-_LAST = 20  # one in so many steps, at the end of training, is averaged: 50 of the paper's 1000
+_LAST = 20  # the last twentieth of the steps is averaged: 50 of the paper's 1000
 _POLL_SECONDS = 1.0
 
 

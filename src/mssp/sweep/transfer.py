@@ -219,7 +219,7 @@ def _trend(scores: Sequence[list[float]]) -> str:
 
 
 def _p_greater(first: Sequence[float], second: Sequence[float]) -> float:
-    """The p-value of the test; a run that diverged is worse than all others without a number, and decides it."""
+    """The p-value of the test. A run that diverged has no number and is worse than all others, so it decides."""
     finite = [all(map(math.isfinite, group)) for group in (first, second)]
     return p_greater(first, second) if all(finite) else float(finite != [True, False])
 

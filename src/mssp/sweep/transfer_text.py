@@ -139,7 +139,7 @@ class RecordedSweep:
 
 
 def read(document: Mapping[str, Any]) -> RecordedSweep:
-    """The sweep that ``mssp sweep --json`` wrote; ValueError where it wrote something else."""
+    """The sweep that ``mssp sweep --json`` wrote; ValueError for other documents."""
     try:
         outcomes = {_contender(entry): _outcome(entry) for entry in document["settings"]}
         return RecordedSweep(document["experiment"], outcomes, document.get("made", ""), document.get("command", ""))

@@ -45,7 +45,7 @@ class Trial:
         )
 
     def plan(self, ladder: Ladder) -> Plan:
-        """The plan that it trains by, for a model of the ladder of its regime."""
+        """The plan by which it trains; ``ladder`` is that of its regime."""
         tuned = Tuned(self.lr, self.init_mult, self.lr_mult, self.aggregation_mult, self.base_width)
         return planned(ladder.shape(self.width), tuned, self.setting)
 
