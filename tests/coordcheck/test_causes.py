@@ -17,9 +17,9 @@ def judged(values: dict[str, Numbers], **options: Any) -> dict[str, Judged]:
 
 
 def only_cause(name: str, values: Numbers, **options: Any) -> Cause:
-    found = causes(judged({name: values}, **options), "N")
-    assert len(found) == 1
-    return found[0]
+    accused = causes(judged({name: values}, **options), "N")
+    assert len(accused) == 1
+    return accused[0]
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def only_cause(name: str, values: Numbers, **options: Any) -> Cause:
     ],
 )
 def test_a_learning_rate_by_the_factor_to_look_for(excess: float, words: str) -> None:
-    found = only_cause("rate/expert_out", law(2.0 + excess, start=1))  # M N in Regime II, under SGD
-    assert found == Cause("rate", "expert_out", f"the learning rate of expert_out is {words}")
+    cause = only_cause("rate/expert_out", law(2.0 + excess, start=1))  # M N in Regime II, under SGD
+    assert cause == Cause("rate", "expert_out", f"the learning rate of expert_out is {words}")
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_the_other_settings_by_both_powers(name: str, wrong: float, options: dic
 
 
 def test_settings_that_are_zero_or_not() -> None:
-    found = only_cause("weights/router", law(-1.0), regime="I")
-    assert found.text == "the initial weights of router should be exactly zero after 0 updates, and is not"
-    found = only_cause("weights/expert_out", law(0.0) * 0)
-    assert found.text == "the initial weights of expert_out is exactly zero after 0 updates, and should not be"
-    found = only_cause("rate/expert_in", law(0.0) * 0)
-    assert found.text == "the learning rate of expert_in is exactly zero after 2 updates, and should not be"
+    cause = only_cause("weights/router", law(-1.0), regime="I")
+    assert cause.text == "the initial weights of router should be exactly zero after 0 updates, and is not"
+    cause = only_cause("weights/expert_out", law(0.0) * 0)
+    assert cause.text == "the initial weights of expert_out is exactly zero after 0 updates, and should not be"
+    cause = only_cause("rate/expert_in", law(0.0) * 0)
+    assert cause.text == "the learning rate of expert_in is exactly zero after 2 updates, and should not be"
 
 
 def test_experts_that_are_tied_or_not() -> None:
@@ -81,12 +81,12 @@ def test_over_depth_the_symbol_is_l() -> None:
     values = series(
         {"rate/expert_in": law(0.0, start=1, sizes=depths), "weights/expert_in": law(0.0, sizes=depths)}, depths
     )
-    found = causes(judged_quantities(values, theory(sizes=depths, depth=True)), "L")
-    assert [cause.text for cause in found] == ["the learning rate of expert_in is divided by L once too often"]
+    accused = causes(judged_quantities(values, theory(sizes=depths, depth=True)), "L")
+    assert [cause.text for cause in accused] == ["the learning rate of expert_in is divided by L once too often"]
 
 
 def test_the_likeliest_first() -> None:
-    found = judged(
+    quantities = judged(
         {
             "rate/router": law(0.5, start=1),
             "rate/readout": law(0.0, start=1),
@@ -100,14 +100,14 @@ def test_the_likeliest_first() -> None:
         }
     )
     # What is told before what follows from it; within a kind, the farthest off, and first what has no exponent at all.
-    assert [(cause.setting, cause.role) for cause in causes(found, "N")] == [
+    assert [(cause.setting, cause.role) for cause in causes(quantities, "N")] == [
         ("experts", ""), ("weights", "expert_in"), ("weights", "expert_out"), ("aggregation", ""),
         ("rate", "expert_in"), ("rate", "readout"), ("rate", "router"),
     ]  # fmt: skip
 
 
 def test_an_eps_that_dominates_is_not_blamed_on_the_learning_rate() -> None:
-    found = judged(
+    quantities = judged(
         {
             "rate/expert_in": law(-3.0, start=1),
             "rate/router": law(0.0, start=1),
@@ -116,7 +116,10 @@ def test_an_eps_that_dominates_is_not_blamed_on_the_learning_rate() -> None:
         },
         optimizer="adam",
     )
-    assert [(cause.setting, cause.role) for cause in causes(found, "N")] == [("eps", "expert_in"), ("rate", "router")]
+    assert [(cause.setting, cause.role) for cause in causes(quantities, "N")] == [
+        ("eps", "expert_in"),
+        ("rate", "router"),
+    ]
 
 
 def test_nothing_is_blamed_where_settings_are_right() -> None:
@@ -126,7 +129,7 @@ def test_nothing_is_blamed_where_settings_are_right() -> None:
 
 
 def test_reasons_of_what_is_as_it_should_be() -> None:
-    found = judged(
+    quantities = judged(
         {
             "weights/expert_out": law(0.52),
             "aggregate/init": law(0.01),
@@ -136,7 +139,7 @@ def test_reasons_of_what_is_as_it_should_be() -> None:
             "propagating/readout": law(0.0) * 0,
         }
     )
-    reasons = {name: each.reason for name, each in with_reasons(found, [], "N").items()}
+    reasons = {name: each.reason for name, each in with_reasons(quantities, [], "N").items()}
     assert reasons == {
         "weights/expert_out": "grows as N^0.52: N^0.5 is expected",
         "aggregate/init": "stays, as expected",
@@ -148,7 +151,7 @@ def test_reasons_of_what_is_as_it_should_be() -> None:
 
 
 def test_reasons_of_what_is_off_name_the_cause() -> None:
-    found = judged(
+    quantities = judged(
         {
             "weights/expert_out": law(0.0),
             "rate/router": law(1.0, start=1),
@@ -159,7 +162,7 @@ def test_reasons_of_what_is_off_name_the_cause() -> None:
     )
     of_weights = "the initial weights of expert_out scale as N^0, the rule says N^0.5"
     of_rate = "the learning rate of router is multiplied by N once too often"
-    reasons = {name: each.reason for name, each in with_reasons(found, causes(found, "N"), "N").items()}
+    reasons = {name: each.reason for name, each in with_reasons(quantities, causes(quantities, "N"), "N").items()}
     assert {name: reason for name, reason in reasons.items() if name not in ("weights/router", "update/router")} == {
         "weights/expert_out": "stays, expected N^0.5",
         "rate/router": "grows as N^1, expected N^0",
@@ -170,8 +173,8 @@ def test_reasons_of_what_is_off_name_the_cause() -> None:
 
 
 def test_where_every_setting_is_right_the_forward_pass_is_not() -> None:
-    found = with_reasons(judged({"aggregate/init": law(-0.5), "weights/router": law(-0.5)}), [], "N")
-    assert found["aggregate/init"].reason == (
+    quantities = with_reasons(judged({"aggregate/init": law(-0.5), "weights/router": law(-0.5)}), [], "N")
+    assert quantities["aggregate/init"].reason == (
         "falls as N^−0.5, expected N^0: every setting that was judged follows its rule, so look at the forward pass "
         "and the loss"
     )

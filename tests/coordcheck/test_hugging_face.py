@@ -40,9 +40,9 @@ def checked(
 @pytest.mark.parametrize("family", ["olmoe", "mixtral", "qwen3_moe"])
 @pytest.mark.parametrize("regime", ["II", "III"])
 def test_with_a_plan_it_passes(family: str, regime: str) -> None:
-    found = checked(family, regime)
-    assert found.passed, str(found)
-    assert found.stable
+    check = checked(family, regime)
+    assert check.passed, str(check)
+    assert check.stable
     for name in (
         "effective/expert_in",
         "propagating/expert_out",
@@ -50,18 +50,18 @@ def test_with_a_plan_it_passes(family: str, regime: str) -> None:
         "backward/A4",
         "backward/router-init-init",
     ):
-        assert found.quantities[name].verdict == "ok"
+        assert check.quantities[name].verdict == "ok"
 
 
 @pytest.mark.parametrize("family", ["olmoe", "mixtral", "qwen3_moe"])
 def test_as_it_comes_it_fails_with_reasons(family: str) -> None:
-    found = checked(family, "II", initialize=as_it_comes, optimizer=one_rate(LR))
-    assert not found.passed
-    assert not found.stable
-    told = str(found)
+    check = checked(family, "II", initialize=as_it_comes, optimizer=one_rate(LR))
+    assert not check.passed
+    assert not check.stable
+    told = str(check)
     assert "likely cause: the initial weights of expert_in scale as N^0, the rule says N^−0.5" in told
-    assert found.quantities["eps/expert_out"].verdict == "off"
-    assert found.quantities["aggregate/effective"].verdict == "off"
+    assert check.quantities["eps/expert_out"].verdict == "off"
+    assert check.quantities["aggregate/effective"].verdict == "off"
 
 
 def test_both_expert_implementations_are_judged_alike() -> None:

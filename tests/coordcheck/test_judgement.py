@@ -22,26 +22,26 @@ WIDE = (-0.1, 0.0, 0.1)  # an interval of ± 0.248
 def judged(
     name: str, values: Numbers, expectation: Theory | None = None, sizes: Sequence[int] = SIZES, **options: Any
 ) -> Judged:
-    found = judged_quantities(series({name: values}, sizes), expectation or theory(sizes=sizes, **options))
-    assert list(found)[-1] == name
-    return found[name]
+    quantities = judged_quantities(series({name: values}, sizes), expectation or theory(sizes=sizes, **options))
+    assert list(quantities)[-1] == name
+    return quantities[name]
 
 
 def test_a_quantity_as_it_should_be() -> None:
-    found = judged("effective/expert_in", law(0.0, start=2, factor=3.0))
-    assert (found.verdict, found.stable, found.reason) == ("ok", True, "")
-    assert found.expected == Exponent(Fraction(0))
-    assert found.judged is not None
-    assert found.judged.value == pytest.approx(0.0, abs=1e-9)
-    assert found.judged.ci == pytest.approx(0.0248, abs=1e-4)
-    assert found.values[128] == pytest.approx((0.0, 0.0, 3.0, 3.0, 3.0))
-    assert [None if each is None else each.exponent.power for each in found.predicted] == [None, None, 0, 0, 0]
+    quantity = judged("effective/expert_in", law(0.0, start=2, factor=3.0))
+    assert (quantity.verdict, quantity.stable, quantity.reason) == ("ok", True, "")
+    assert quantity.expected == Exponent(Fraction(0))
+    assert quantity.judged is not None
+    assert quantity.judged.value == pytest.approx(0.0, abs=1e-9)
+    assert quantity.judged.ci == pytest.approx(0.0248, abs=1e-4)
+    assert quantity.values[128] == pytest.approx((0.0, 0.0, 3.0, 3.0, 3.0))
+    assert [None if each is None else each.exponent.power for each in quantity.predicted] == [None, None, 0, 0, 0]
 
 
 def test_what_is_exactly_zero_has_no_exponent_rather_than_minus_infinity() -> None:
-    found = judged("effective/expert_in", law(0.0, start=2))
-    assert found.exponents[:2] == (None, None)
-    assert all(each is not None and abs(each.value) < 1e-9 for each in found.exponents[2:])
+    quantity = judged("effective/expert_in", law(0.0, start=2))
+    assert quantity.exponents[:2] == (None, None)
+    assert all(each is not None and abs(each.value) < 1e-9 for each in quantity.exponents[2:])
     for name in ("propagating/readout", "router/load"):  # predicted to vanish; nothing predicted
         gone = judged(name, law(0.0) * 0)
         assert (gone.verdict, gone.judged, gone.stable) == ("zero", None, True)
@@ -69,10 +69,10 @@ def test_what_is_exactly_zero_has_no_exponent_rather_than_minus_infinity() -> No
 def test_a_miss_beyond_tolerance_and_interval_is_off(
     name: str, right: float, power: float, spread: Sequence[float], verdict: str
 ) -> None:
-    found = judged(name, law(right + power, start=2 if right == 0.0 else 1, spread=spread))
-    assert found.verdict == verdict
-    assert found.judged is not None
-    assert found.judged.value == pytest.approx(right + power, abs=1e-9)
+    quantity = judged(name, law(right + power, start=2 if right == 0.0 else 1, spread=spread))
+    assert quantity.verdict == verdict
+    assert quantity.judged is not None
+    assert quantity.judged.value == pytest.approx(right + power, abs=1e-9)
 
 
 def test_with_two_sizes_a_line_always_fits_and_seeds_judge() -> None:
@@ -109,23 +109,23 @@ def test_a_bend_excuses_no_wrong_half_power(power: float, bend: float) -> None:
     ("power", "verdict"), [(0.0, "ok"), (-0.25, "ok"), (-0.5, "ok"), (-0.6, "ok"), (-0.75, "off"), (0.25, "off")]
 )
 def test_an_inner_product_may_be_on_its_way(power: float, verdict: str) -> None:
-    found = judged("effective/router", law(power, start=2))
-    assert found.verdict == verdict
-    assert found.expected == Exponent(Fraction(0), Fraction(1, 2))
-    assert found.stable == (verdict == "ok")
+    quantity = judged("effective/router", law(power, start=2))
+    assert quantity.verdict == verdict
+    assert quantity.expected == Exponent(Fraction(0), Fraction(1, 2))
+    assert quantity.stable == (verdict == "ok")
 
 
 def test_wrongly_zero_and_wrongly_not() -> None:
-    found = judged("effective/readout", law(0.0) * 0)
-    assert (found.verdict, found.reason) == ("off", "is exactly zero after 1 update, and should not be")
-    found = judged("effective/expert_in", law(0.0, start=3))
-    assert (found.verdict, found.reason) == ("off", "is exactly zero after 2 updates, and should not be")
-    found = judged("effective/expert_in", law(0.0, start=1))
-    assert (found.verdict, found.reason) == ("off", "should be exactly zero after 1 update, and is not")
-    found = judged("aggregate/A22", law(0.0))
-    assert (found.verdict, found.reason) == ("off", "should be exactly zero after 0 updates, and is not")
-    found = judged("propagating/readout", law(0.0, start=4))
-    assert (found.verdict, found.reason) == ("off", "should be exactly zero after 4 updates, and is not")
+    quantity = judged("effective/readout", law(0.0) * 0)
+    assert (quantity.verdict, quantity.reason) == ("off", "is exactly zero after 1 update, and should not be")
+    quantity = judged("effective/expert_in", law(0.0, start=3))
+    assert (quantity.verdict, quantity.reason) == ("off", "is exactly zero after 2 updates, and should not be")
+    quantity = judged("effective/expert_in", law(0.0, start=1))
+    assert (quantity.verdict, quantity.reason) == ("off", "should be exactly zero after 1 update, and is not")
+    quantity = judged("aggregate/A22", law(0.0))
+    assert (quantity.verdict, quantity.reason) == ("off", "should be exactly zero after 0 updates, and is not")
+    quantity = judged("propagating/readout", law(0.0, start=4))
+    assert (quantity.verdict, quantity.reason) == ("off", "should be exactly zero after 4 updates, and is not")
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(1e-6, "ok"), (9e-5, "ok"), (2e-4, "off"), (1e-2, "off")])
@@ -143,15 +143,15 @@ def test_a_layer_that_is_dead_at_one_size_is_off() -> None:
     for spread in (SPREAD, (0.0,)):
         values = law(0.0, start=2, spread=spread)
         values[1] = 0.0
-        found = judged("effective/expert_in", values)
-        assert (found.verdict, found.stable) == ("off", False)
-        assert found.reason == "is exactly zero at size 128 after 2 updates, and should not be"
+        quantity = judged("effective/expert_in", values)
+        assert (quantity.verdict, quantity.stable) == ("off", False)
+        assert quantity.reason == "is exactly zero at size 128 after 2 updates, and should not be"
 
 
 def test_nothing_is_said_of_what_nobody_predicts() -> None:
-    found = judged("router/load", law(0.3))
-    assert (found.verdict, found.judged, found.expected, found.stable) == ("unpredicted", None, None, True)
-    first = found.exponents[0]
+    quantity = judged("router/load", law(0.3))
+    assert (quantity.verdict, quantity.judged, quantity.expected, quantity.stable) == ("unpredicted", None, None, True)
+    first = quantity.exponents[0]
     assert first is not None
     assert (first.value, first.ci) == pytest.approx((0.3, 0.0248), abs=1e-4)
 
@@ -163,10 +163,10 @@ def test_the_loss_is_no_quantity() -> None:
 def test_what_is_not_finite_is_off() -> None:
     values = law(0.0, start=2)
     values[1, 3, 0] = np.nan
-    found = judged("effective/expert_in", values)
-    assert (found.verdict, found.reason, found.stable) == ("off", "is not finite", False)
-    assert np.isnan(found.values[128][3])
-    assert found.values[64] == pytest.approx((0.0, 0.0, 1.0, 1.0, 1.0))
+    quantity = judged("effective/expert_in", values)
+    assert (quantity.verdict, quantity.reason, quantity.stable) == ("off", "is not finite", False)
+    assert np.isnan(quantity.values[128][3])
+    assert quantity.values[64] == pytest.approx((0.0, 0.0, 1.0, 1.0, 1.0))
     assert judged("router/load", values).verdict == "unpredicted"  # what was lost shows in the rest
 
 
@@ -182,8 +182,8 @@ def test_what_is_not_finite_is_off() -> None:
 def test_experts_start_equal_where_they_are_tied_and_only_there(
     regime: str, apart: bool, verdict: str, reason: str
 ) -> None:
-    found = judged("experts/distance", law(-0.5, start=0 if apart else 2), regime=regime)
-    assert (found.verdict, found.reason) == (verdict, reason)
+    quantity = judged("experts/distance", law(-0.5, start=0 if apart else 2), regime=regime)
+    assert (quantity.verdict, quantity.reason) == (verdict, reason)
 
 
 def test_the_worst_of_several_predictions_is_judged() -> None:
@@ -192,11 +192,11 @@ def test_the_worst_of_several_predictions_is_judged() -> None:
     values = law(-0.5)
     assert judged("activation/aggregate", values, mup).verdict == "ok"
     values[:, 0] = law(0.0)[:, 0]
-    found = judged("activation/aggregate", values, mup)
-    assert found.verdict == "off"
-    assert found.judged is not None
-    assert found.judged.value == pytest.approx(0.0, abs=1e-9)
-    assert found.expected == Exponent(Fraction(-1, 2))
+    quantity = judged("activation/aggregate", values, mup)
+    assert quantity.verdict == "off"
+    assert quantity.judged is not None
+    assert quantity.judged.value == pytest.approx(0.0, abs=1e-9)
+    assert quantity.expected == Exponent(Fraction(-1, 2))
 
 
 def test_steps_with_one_prediction_are_judged_together() -> None:
@@ -205,16 +205,16 @@ def test_steps_with_one_prediction_are_judged_together() -> None:
     values[:, 2], values[:, 3] = law(0.3)[:, 0], law(-0.3)[:, 0]
     assert judged("effective/expert_in", values).verdict == "ok"
     values[:, 3] = law(0.2)[:, 0]
-    found = judged("effective/expert_in", values)
-    assert found.verdict == "off"
-    assert found.judged is not None
-    assert found.judged.value == pytest.approx(0.25)
+    quantity = judged("effective/expert_in", values)
+    assert quantity.verdict == "off"
+    assert quantity.judged is not None
+    assert quantity.judged.value == pytest.approx(0.25)
 
 
 def test_mup_in_regime_ii_passes_and_is_not_stable() -> None:
     mup = theory(scheme="mup")
-    found = judged("aggregate/init", law(-0.5), mup)
-    assert (found.verdict, found.stable) == ("ok", False)
+    quantity = judged("aggregate/init", law(-0.5), mup)
+    assert (quantity.verdict, quantity.stable) == ("ok", False)
     of_mssp = judged("aggregate/init", law(-0.5))
     assert (of_mssp.verdict, of_mssp.stable) == ("off", False)
     wrong = judged("aggregate/init", law(0.0), mup)
@@ -247,9 +247,9 @@ def test_eps_must_follow_its_gradient_to_be_stable() -> None:
 
 def test_over_depth_gradients_in_blocks_fall_and_are_stable() -> None:
     depths = (2, 4, 8)
-    found = judged("backward/A4", law(-1.0, start=1, sizes=depths), sizes=depths, depth=True)
-    assert (found.verdict, found.stable) == ("ok", True)
-    assert found.expected == Exponent(Fraction(-1))
+    quantity = judged("backward/A4", law(-1.0, start=1, sizes=depths), sizes=depths, depth=True)
+    assert (quantity.verdict, quantity.stable) == ("ok", True)
+    assert quantity.expected == Exponent(Fraction(-1))
     wrong = judged("backward/A4", law(0.0, start=1, sizes=depths), sizes=depths, depth=True)
     assert (wrong.verdict, wrong.stable) == ("off", False)
 
@@ -269,9 +269,9 @@ def test_a_rate_is_judged_by_a_layers_first_update_alone() -> None:
     # From then on gradients of several updates add up.
     values = law(2.0, start=1)
     values[:, 3:] = law(5.0)[:, 3:]
-    found = judged("rate/expert_out", values)
-    assert [each is not None for each in found.predicted] == [False, False, True, False, False]
-    assert found.verdict == "ok"
+    quantity = judged("rate/expert_out", values)
+    assert [each is not None for each in quantity.predicted] == [False, False, True, False, False]
+    assert quantity.verdict == "ok"
 
 
 def test_an_update_that_its_weights_round_away_tells_no_rate() -> None:

@@ -57,29 +57,29 @@ def off(check: Check) -> set[str]:
 
 
 def test_the_right_setting_passes_and_is_stable(feed: Feed) -> None:
-    found = checked(runs_of(Setting.of("mssp", "II", "adam"), (64, 128, 256), feed.data), feed, steps=12)
-    assert (found.passed, found.stable, off(found), found.causes) == (True, True, set(), ())
-    assert len([each for each in found.quantities.values() if each.verdict == "ok"]) > 50
-    assert exponent(found, "weights/expert_out") == pytest.approx(0.5, abs=0.05)
-    assert exponent(found, "rate/expert_in") == pytest.approx(-1.0, abs=0.05)
-    assert exponent(found, "backward/propagating/expert_out") == pytest.approx(-1.0, abs=0.15)
-    assert exponent(found, "gradient/expert_out") == pytest.approx(-2.0, abs=0.15)
+    check = checked(runs_of(Setting.of("mssp", "II", "adam"), (64, 128, 256), feed.data), feed, steps=12)
+    assert (check.passed, check.stable, off(check), check.causes) == (True, True, set(), ())
+    assert len([each for each in check.quantities.values() if each.verdict == "ok"]) > 50
+    assert exponent(check, "weights/expert_out") == pytest.approx(0.5, abs=0.05)
+    assert exponent(check, "rate/expert_in") == pytest.approx(-1.0, abs=0.05)
+    assert exponent(check, "backward/propagating/expert_out") == pytest.approx(-1.0, abs=0.15)
+    assert exponent(check, "gradient/expert_out") == pytest.approx(-2.0, abs=0.15)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("regime", ["I", "III"])
 def test_other_right_settings_pass(regime: str, optimizer: str, feed: Feed) -> None:
-    found = checked(runs_of(Setting.of("mssp", regime, optimizer), (32, 64, 128, 256), feed.data), feed)
-    assert off(found) == set()
-    assert found.stable
+    check = checked(runs_of(Setting.of("mssp", regime, optimizer), (32, 64, 128, 256), feed.data), feed)
+    assert off(check) == set()
+    assert check.stable
 
 
 def test_mup_in_regime_ii_is_implemented_right_and_not_worth_scaling(feed: Feed) -> None:
-    found = checked(runs_of(Setting.of("mup", "II", "adam"), (64, 128, 256, 512), feed.data), feed)
-    assert off(found) == set()
-    assert not found.stable
-    assert not found.quantities["aggregate/init"].stable
-    assert exponent(found, "aggregate/init") == pytest.approx(-0.5, abs=0.2)
+    check = checked(runs_of(Setting.of("mup", "II", "adam"), (64, 128, 256, 512), feed.data), feed)
+    assert off(check) == set()
+    assert not check.stable
+    assert not check.quantities["aggregate/init"].stable
+    assert exponent(check, "aggregate/init") == pytest.approx(-0.5, abs=0.2)
 
 
 PLANTED = [
@@ -107,9 +107,9 @@ WORDS = {
 @pytest.mark.parametrize("mistake", PLANTED, ids=lambda mistake: f"{mistake} {mistake.regime} {mistake.optimizer}")
 def test_a_planted_mistake_is_found_and_named_first(mistake: Mistake, feed: Feed) -> None:
     right = runs_of(Setting.of("mssp", mistake.regime, mistake.optimizer), SMALL, feed.data)
-    found = checked(mistake.planted(right), feed, right=right, prepare=mistake.prepare)
-    assert not found.passed
-    first = found.causes[0]
+    check = checked(mistake.planted(right), feed, right=right, prepare=mistake.prepare)
+    assert not check.passed
+    first = check.causes[0]
     assert (first.setting, first.role) == (mistake.what, mistake.role)
     assert first.text.startswith(WORDS.get(str(mistake), ""))
 
@@ -118,11 +118,11 @@ def test_the_fix_of_regime_ii_is_wrong_in_iii(feed: Feed) -> None:
     """Boosting the experts' second layer there: "the backward gradient at the expert hidden layer [is] √N above"."""
     right = runs_of(Setting.of("mssp", "III", "adam"), SMALL, feed.data)
     boosted = Mistake("weights", "expert_out", 0.5, "III", "adam").planted(right)
-    found = checked(boosted, feed, right=right)
-    assert not found.passed
+    check = checked(boosted, feed, right=right)
+    assert not check.passed
     assert exponent(checked(right, feed), "backward/propagating/expert_out") == pytest.approx(-2.0, abs=0.15)
-    assert exponent(found, "backward/propagating/expert_out") == pytest.approx(-1.5, abs=0.15)
-    assert {"backward/propagating/expert_out", "backward/h2-init-update", "aggregate/propagating"} <= off(found)
+    assert exponent(check, "backward/propagating/expert_out") == pytest.approx(-1.5, abs=0.15)
+    assert {"backward/propagating/expert_out", "backward/h2-init-update", "aggregate/propagating"} <= off(check)
 
 
 def tie(lockstep: Lockstep) -> None:
@@ -136,24 +136,24 @@ def test_the_fix_of_regime_iii_is_not_enough_in_ii(feed: Feed) -> None:
     widths = (64, 128, 256)
     right = LadderSizes(widths).programs(Setting.of("mssp", "II", "sgd", "mup"), Tuned(1.0), MLPLadder, feed.data)
     shared = Mistake("weights", "expert_out", -0.5, "II", "sgd").planted(right)
-    found = checked(shared, feed, right=right, prepare=tie, steps=2, seeds=6)
-    assert [cause.setting for cause in found.causes] == ["experts", "weights"]
-    assert exponent(found, "aggregate/init") == pytest.approx(0.0, abs=0.15)
+    check = checked(shared, feed, right=right, prepare=tie, steps=2, seeds=6)
+    assert [cause.setting for cause in check.causes] == ["experts", "weights"]
+    assert exponent(check, "aggregate/init") == pytest.approx(0.0, abs=0.15)
     # As under muP: N^-3/2 and N^-2, where MSSP has N^-1 of both.
-    assert exponent(found, "backward/h2-init-init") == pytest.approx(-1.5, abs=0.15)
-    assert exponent(found, "backward/A6.1") == pytest.approx(-2.0, abs=0.2)
-    assert {"backward/h2-init-init", "backward/A6.1", "aggregate/A22"} <= off(found)
+    assert exponent(check, "backward/h2-init-init") == pytest.approx(-1.5, abs=0.15)
+    assert exponent(check, "backward/A6.1") == pytest.approx(-2.0, abs=0.2)
+    assert {"backward/h2-init-init", "backward/A6.1", "aggregate/A22"} <= off(check)
 
 
 def test_from_a_zero_readout_shared_experts_send_too_much_back_in_ii(feed: Feed) -> None:
     """The readout's update is aligned with the one W3 that all share: what returns through it adds up over experts."""
     right = runs_of(Setting.of("mssp", "II", "adam"), SMALL, feed.data)
     shared = Mistake("weights", "expert_out", -0.5, "II", "adam").planted(right)
-    found = checked(shared, feed, right=right, prepare=tie)
-    assert [cause.setting for cause in found.causes] == ["experts", "weights"]
-    assert exponent(found, "aggregate/init") == pytest.approx(0.0, abs=0.15)
-    assert exponent(found, "backward/A4") == pytest.approx(-0.5, abs=0.25)  # N^-1 is right
-    assert "backward/A4" in off(found)
+    check = checked(shared, feed, right=right, prepare=tie)
+    assert [cause.setting for cause in check.causes] == ["experts", "weights"]
+    assert exponent(check, "aggregate/init") == pytest.approx(0.0, abs=0.15)
+    assert exponent(check, "backward/A4") == pytest.approx(-0.5, abs=0.25)  # N^-1 is right
+    assert "backward/A4" in off(check)
 
 
 @pytest.mark.parametrize(
@@ -168,23 +168,23 @@ def test_one_eps_for_all_is_no_longer_small_against_the_gradients_of_experts(
         for rates in lockstep.rates.values():
             rates.eps.fill_(1e-8)
 
-    found = checked(runs_of(Setting.of("mssp", regime, "adam"), SMALL, feed.data), feed, prepare=one_eps)
-    assert not found.passed
-    assert not found.stable
-    assert {cause.setting for cause in found.causes} == {"eps"}
-    assert {*expected, "embedding"} <= {cause.role for cause in found.causes}
+    check = checked(runs_of(Setting.of("mssp", regime, "adam"), SMALL, feed.data), feed, prepare=one_eps)
+    assert not check.passed
+    assert not check.stable
+    assert {cause.setting for cause in check.causes} == {"eps"}
+    assert {*expected, "embedding"} <= {cause.role for cause in check.causes}
     for role, power in expected.items():
-        assert found.quantities[f"faithfulness/{role}"].verdict == "off"
-        assert exponent(found, f"faithfulness/{role}") == pytest.approx(power, abs=0.25)
+        assert check.quantities[f"faithfulness/{role}"].verdict == "off"
+        assert exponent(check, f"faithfulness/{role}") == pytest.approx(power, abs=0.25)
 
 
 def test_a_learning_rate_that_is_far_too_large(feed: Feed) -> None:
     runs = LadderSizes((32, 64)).programs(Setting.of("mssp", "II", "sgd"), Tuned(1e20), MLPLadder, feed.data)
-    found = checked(runs, feed)
-    assert not found.passed
-    assert not found.stable
-    assert [cause.setting for cause in found.causes] == ["divergence"]
-    assert "lower the learning rate" in found.causes[0].text
+    check = checked(runs, feed)
+    assert not check.passed
+    assert not check.stable
+    assert [cause.setting for cause in check.causes] == ["divergence"]
+    assert "lower the learning rate" in check.causes[0].text
 
 
 def test_over_depth_gradients_fall_and_updates_do_not(feed: Feed) -> None:
@@ -192,10 +192,10 @@ def test_over_depth_gradients_fall_and_updates_do_not(feed: Feed) -> None:
     assert [(config_in(run).blocks, config_in(run).residual, run.plan.target.depth) for run in runs.values()] == [
         (1, True, 1), (2, True, 2), (4, True, 4),
     ]  # fmt: skip
-    found = checked(runs, feed)
-    assert (found.axis, found.sizes, off(found)) == ("depth", (1, 2, 4), set())
-    assert exponent(found, "rate/expert_in") == pytest.approx(1.0, abs=0.05)
-    assert exponent(found, "gradient/expert_out") == pytest.approx(-1.0, abs=0.2)
+    check = checked(runs, feed)
+    assert (check.axis, check.sizes, off(check)) == ("depth", (1, 2, 4), set())
+    assert exponent(check, "rate/expert_in") == pytest.approx(1.0, abs=0.05)
+    assert exponent(check, "gradient/expert_out") == pytest.approx(-1.0, abs=0.2)
 
 
 def test_more_seeds_are_checked_in_parts_of_one_measurement(feed: Feed) -> None:

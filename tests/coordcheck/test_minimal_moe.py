@@ -59,7 +59,7 @@ MUP = {regime: Setting.of("mup", regime, "sgd", "mup") for regime in COLUMNS}
 
 
 @cache
-def found(regime: str) -> Mapping[str, list[Estimate | None]]:
+def simulation(regime: str) -> Mapping[str, list[Estimate | None]]:
     return simulated(MUP[regime], WIDTHS[regime], seeds=16)
 
 
@@ -70,7 +70,7 @@ def number(cell: str) -> float:
 
 @pytest.mark.parametrize(("regime", "name"), [(regime, name) for regime, names in COLUMNS.items() for name in names])
 def test_the_columns_of_mup(regime: str, name: str) -> None:
-    for estimate, cell in zip(found(regime)[name], COLUMNS[regime][name].split(), strict=False):
+    for estimate, cell in zip(simulation(regime)[name], COLUMNS[regime][name].split(), strict=False):
         if cell == "zero":
             assert estimate is None
         else:
@@ -83,7 +83,7 @@ def test_the_columns_of_mup(regime: str, name: str) -> None:
 def test_what_vanishes_vanishes_exactly_and_nothing_else_does(regime: str) -> None:
     """All names and steps of the tables: a term is zero in one if it is in the other."""
     compared = 0
-    for name, estimates in found(regime).items():
+    for name, estimates in simulation(regime).items():
         for step in (0, 1, 2):
             predicted = tabulated(name, step, MUP[regime])
             if predicted is not None:

@@ -54,10 +54,10 @@ def verdicts(check: Check, *kinds: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("regime", "optimizer"), [("I", "adam"), ("II", "adamw"), ("II", "sgd"), ("III", "adamw")])
 def test_a_gpt_was_told_what_its_plan_says(regime: str, optimizer: str) -> None:
-    found = mssp.check(build, shapes(regime), BATCHES, planned(regime, optimizer), seeds=2)
-    assert (found.axis, found.sizes, found.steps, found.seeds) == ("width", (16, 32, 64), STEPS, 2)
-    assert found.causes == ()
-    told = verdicts(found, "weights", "rate", "eps", "aggregation", "experts")
+    check = mssp.check(build, shapes(regime), BATCHES, planned(regime, optimizer), seeds=2)
+    assert (check.axis, check.sizes, check.steps, check.seeds) == ("width", (16, 32, 64), STEPS, 2)
+    assert check.causes == ()
+    told = verdicts(check, "weights", "rate", "eps", "aggregation", "experts")
     assert set(told.values()) == {"ok"}
     roles = {"embedding", "norm", "qk_norm", "hidden", "router", "expert_in", "expert_out", "final_norm", "readout"}
     assert {name.partition("/")[2] for name in told if name.startswith("rate/")} == roles
@@ -65,16 +65,16 @@ def test_a_gpt_was_told_what_its_plan_says(regime: str, optimizer: str) -> None:
         set() if optimizer == "sgd" else roles
     )
     assert {"aggregation", "experts/distance", "weights/expert_out"} <= set(told)
-    assert len(found.loss[16]) == STEPS
-    losses = found.loss[64]
+    assert len(check.loss[16]) == STEPS
+    losses = check.loss[64]
     assert losses[0] == pytest.approx(torch.tensor(float(VOCABULARY)).log().item(), abs=1e-4)  # a zero readout
 
 
 def test_gradients_of_a_gpt_fall_as_those_of_the_paper() -> None:
-    found = mssp.check(build, shapes(widths=(16, 32, 64, 128)), BATCHES, planned(), seeds=2)
+    check = mssp.check(build, shapes(widths=(16, 32, 64, 128)), BATCHES, planned(), seeds=2)
     expected = {"embedding": -1, "norm": -1, "hidden": -1, "expert_in": -1, "expert_out": -2, "readout": 0}
     for role, power in expected.items():
-        each = found.quantities[f"gradient/{role}"]
+        each = check.quantities[f"gradient/{role}"]
         assert each.judged is not None
         assert each.judged.value == pytest.approx(power, abs=0.25), role
         assert each.verdict == "ok"
@@ -86,20 +86,20 @@ def one_lr(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
 
 
 def test_one_learning_rate_for_all_is_found_out() -> None:
-    found = mssp.check(build, shapes(), BATCHES, planned(), seeds=2, optimizer=one_lr)
-    assert not found.passed
-    assert {(cause.setting, cause.role) for cause in found.causes} == {
+    check = mssp.check(build, shapes(), BATCHES, planned(), seeds=2, optimizer=one_lr)
+    assert not check.passed
+    assert {(cause.setting, cause.role) for cause in check.causes} == {
         ("rate", "router"), ("rate", "expert_in"), ("rate", "readout"), ("rate", "hidden"),
     }  # fmt: skip
-    assert found.causes[0].text.endswith("is multiplied by N once too often")
+    assert check.causes[0].text.endswith("is multiplied by N once too often")
 
 
 def test_the_same_under_sgd() -> None:
     def plain(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=10.0)
 
-    found = mssp.check(build, shapes(), BATCHES, planned(optimizer="sgd"), seeds=2, optimizer=plain)
-    texts = {cause.role: cause.text for cause in found.causes}
+    check = mssp.check(build, shapes(), BATCHES, planned(optimizer="sgd"), seeds=2, optimizer=plain)
+    texts = {cause.role: cause.text for cause in check.causes}
     assert texts == {
         "expert_out": "the learning rate of expert_out is divided by N^2 too much",
         "norm": "the learning rate of norm is divided by N once too often",
@@ -113,10 +113,10 @@ def test_one_eps_for_all_is_found_out() -> None:
     def global_eps(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
         return torch.optim.AdamW([{**group, "eps": 1e-8} for group in mssp.param_groups(model, plan)])
 
-    found = mssp.check(build, shapes(), BATCHES, planned(), seeds=2, optimizer=global_eps)
-    assert found.causes[0].text == "Adam's eps of expert_out scales as N^0, the rule says N^−2"
-    assert {cause.setting for cause in found.causes} == {"eps"}
-    assert found.quantities["faithfulness/expert_out"].verdict == "off"
+    check = mssp.check(build, shapes(), BATCHES, planned(), seeds=2, optimizer=global_eps)
+    assert check.causes[0].text == "Adam's eps of expert_out scales as N^0, the rule says N^−2"
+    assert {cause.setting for cause in check.causes} == {"eps"}
+    assert check.quantities["faithfulness/expert_out"].verdict == "off"
 
 
 def test_initial_weights_of_ones_own_are_found_out() -> None:
@@ -127,18 +127,18 @@ def test_initial_weights_of_ones_own_are_found_out() -> None:
                 if name.endswith("experts.w_out"):
                     parameter.mul_(plan.target.experts**-0.5)  # muP's: without MSSP's boost
 
-    found = mssp.check(build, shapes(), BATCHES, planned(), seeds=2, initialize=torchs_own)
-    first = found.causes[0]
+    check = mssp.check(build, shapes(), BATCHES, planned(), seeds=2, initialize=torchs_own)
+    first = check.causes[0]
     assert (first.setting, first.role) == ("weights", "expert_out")
     assert first.text.endswith(", the rule says N^0.5")
 
 
 def test_over_depths() -> None:
     deep = [Shape(16, 8, 2, 2, depth) for depth in (1, 2, 4)]
-    found = mssp.check(build, deep, BATCHES, planned(optimizer="sgd"), seeds=2)
-    assert (found.axis, found.sizes) == ("depth", (1, 2, 4))
-    assert set(verdicts(found, "rate").values()) == {"ok"}
-    judged = found.quantities["rate/expert_in"].judged
+    check = mssp.check(build, deep, BATCHES, planned(optimizer="sgd"), seeds=2)
+    assert (check.axis, check.sizes) == ("depth", (1, 2, 4))
+    assert set(verdicts(check, "rate").values()) == {"ok"}
+    judged = check.quantities["rate/expert_in"].judged
     assert judged is not None
     assert judged.value == pytest.approx(1.0, abs=0.05)
 
@@ -146,9 +146,9 @@ def test_over_depths() -> None:
 def test_shapes_are_taken_in_order_and_a_plan_is_extended_to_each() -> None:
     mixed = shapes(widths=(64, 16, 32))
     based = mssp.plan(mixed[0], mixed[1], regime="II", lr=0.01)
-    found = mssp.check(build, mixed, BATCHES[:2], based, seeds=2)
-    assert found.sizes == (16, 32, 64)
-    assert set(verdicts(found, "weights", "rate", "eps").values()) == {"ok"}
+    check = mssp.check(build, mixed, BATCHES[:2], based, seeds=2)
+    assert check.sizes == (16, 32, 64)
+    assert set(verdicts(check, "weights", "rate", "eps").values()) == {"ok"}
 
 
 def test_a_model_that_gives_a_tensor_and_a_loss_of_ones_own() -> None:
@@ -234,19 +234,19 @@ def test_auxiliary_losses_move_no_exponents_under_adam() -> None:
 def test_a_right_model_with_auxiliary_losses_passes() -> None:
     top_k = shapes(active=half)
     plan = mssp.plan(top_k[0], regime="II", lr=0.01)
-    found = mssp.check(build, top_k, BATCHES, plan, seeds=2, loss=balanced)
-    assert [each.name for each in found.off if "exactly zero" in each.reason] == []
+    check = mssp.check(build, top_k, BATCHES, plan, seeds=2, loss=balanced)
+    assert [each.name for each in check.off if "exactly zero" in each.reason] == []
 
 
 def test_scaled_gradients_are_to_adam_a_smaller_eps() -> None:
-    found = mssp.check(build, shapes(), BATCHES, planned(grad_scale=True), seeds=2)
-    assert set(verdicts(found, "eps", "rate", "weights").values()) == {"ok"}
+    check = mssp.check(build, shapes(), BATCHES, planned(grad_scale=True), seeds=2)
+    assert set(verdicts(check, "eps", "rate", "weights").values()) == {"ok"}
 
 
 def test_a_scheme_without_a_regime() -> None:
     plan = mssp.plan(shapes()[0], scheme="sp", lr=0.01)
-    found = mssp.check(build, shapes(widths=(16, 32)), BATCHES[:2], plan, seeds=1)
-    assert found.setting.regime is None
+    check = mssp.check(build, shapes(widths=(16, 32)), BATCHES[:2], plan, seeds=1)
+    assert check.setting.regime is None
 
 
 def test_no_seeds() -> None:
@@ -260,5 +260,5 @@ def test_shapes_that_grow_as_another_regime_does() -> None:
 
 
 def test_batches_from_a_loader() -> None:
-    found = mssp.check(build, shapes(widths=(16, 32)), iter(BATCHES[:2]), planned(), seeds=1)  # type: ignore[arg-type]
-    assert found.steps == 2
+    check = mssp.check(build, shapes(widths=(16, 32)), iter(BATCHES[:2]), planned(), seeds=1)  # type: ignore[arg-type]
+    assert check.steps == 2

@@ -38,19 +38,19 @@ GRADIENTS = {
 
 
 def test_sizes_at_which_a_format_is_left() -> None:
-    found = {each.role: each for each in ranges(checked(GRADIENTS))}
-    assert list(found) == ["expert_out", "expert_in", "router", "readout"]  # the fastest falling first
-    out = found["expert_out"]
+    gradients = {each.role: each for each in ranges(checked(GRADIENTS))}
+    assert list(gradients) == ["expert_out", "expert_in", "router", "readout"]  # the fastest falling first
+    out = gradients["expert_out"]
     assert (out.exponent, out.eps) == (-2.0, None)
     assert out.rms == pytest.approx(2.0**-10)
     # 2^-10 (N/256)^-2 = 2^-14 at N = 4 · 256; 2^-126 at 2^58 · 256; 2^-63 at 2^26.5 · 256.
     assert out.leaves == {
         "fp16": pytest.approx(1024.0), "bf16": pytest.approx(2.0**66), "fp32 squares": pytest.approx(2.0**34.5)
     }  # fmt: skip
-    assert found["expert_in"].leaves["fp16"] == pytest.approx(16 * 256)
-    assert found["expert_in"].leaves["fp32 squares"] == pytest.approx(2.0**61)
-    assert found["router"].leaves["fp16"] == 0.0  # it has left
-    assert found["readout"].leaves["fp16"] == np.inf  # it does not fall
+    assert gradients["expert_in"].leaves["fp16"] == pytest.approx(16 * 256)
+    assert gradients["expert_in"].leaves["fp32 squares"] == pytest.approx(2.0**61)
+    assert gradients["router"].leaves["fp16"] == 0.0  # it has left
+    assert gradients["readout"].leaves["fp16"] == np.inf  # it does not fall
 
 
 def test_the_theory_extrapolates_and_not_the_slope_of_small_sizes() -> None:
@@ -69,8 +69,8 @@ def test_what_has_no_gradient_is_left_out() -> None:
 
 def test_in_json() -> None:
     adam = checked({**GRADIENTS, "eps/expert_out": law(-2.0, factor=2.0**-4, spread=FLAT)}, optimizer="adam")
-    found = as_json(adam)
-    assert found["expert_out"] == {
+    document = as_json(adam)
+    assert document["expert_out"] == {
         "rms": pytest.approx(2.0**-10),
         "exponent": -2.0,
         "leaves": {
@@ -80,9 +80,9 @@ def test_in_json() -> None:
         },
         "eps": pytest.approx(2.0**-20),
     }
-    assert found["readout"]["leaves"] == {"fp16": None, "bf16": None, "fp32 squares": None}
-    assert found["readout"]["eps"] is None
-    jsonschema.validate({**adam.json(), "numerics": found}, SCHEMA)
+    assert document["readout"]["leaves"] == {"fp16": None, "bf16": None, "fp32 squares": None}
+    assert document["readout"]["eps"] is None
+    jsonschema.validate({**adam.json(), "numerics": document}, SCHEMA)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**adam.json(), "numerics": {"router": {}}}, SCHEMA)
 
@@ -106,8 +106,8 @@ def test_the_table() -> None:
 
 
 def test_where_gradients_keep_together_one_loss_scale_serves_them() -> None:
-    found = lines(checked({"gradient/router": gradient(0.5, -1.0), "gradient/expert_in": gradient(0.1, -1.0)}))
-    assert found[-1] == "gradients of all layers keep within one power of the size: one loss scale serves them"
+    text = lines(checked({"gradient/router": gradient(0.5, -1.0), "gradient/expert_in": gradient(0.1, -1.0)}))
+    assert text[-1] == "gradients of all layers keep within one power of the size: one loss scale serves them"
 
 
 def test_over_depth() -> None:

@@ -43,13 +43,13 @@ def checked(values: dict[str, Numbers] | None = None, **options: Any) -> Check:
 
 
 def test_a_check_that_passes_and_is_stable() -> None:
-    found = checked()
-    assert found.setting == Setting.of("mssp", "II", "sgd", "zero")
-    assert (found.axis, found.sizes, found.steps, found.seeds) == ("width", (64, 128, 256), 4, 3)
-    assert (found.passed, found.stable, found.off, found.causes) == (True, True, [], ())
-    assert found.loss == dict.fromkeys(SIZES, (4.0, 3.0, 2.0, 1.0))
-    assert "loss" not in found.quantities
-    assert found.quantities["aggregate/init"].reason == "stays, as expected"
+    check = checked()
+    assert check.setting == Setting.of("mssp", "II", "sgd", "zero")
+    assert (check.axis, check.sizes, check.steps, check.seeds) == ("width", (64, 128, 256), 4, 3)
+    assert (check.passed, check.stable, check.off, check.causes) == (True, True, [], ())
+    assert check.loss == dict.fromkeys(SIZES, (4.0, 3.0, 2.0, 1.0))
+    assert "loss" not in check.quantities
+    assert check.quantities["aggregate/init"].reason == "stays, as expected"
 
 
 def test_two_questions_two_answers() -> None:
@@ -62,23 +62,23 @@ def test_two_questions_two_answers() -> None:
 
 
 def test_a_miss_and_its_cause() -> None:
-    found = checked({"weights/expert_out": law(-0.25), "aggregate/init": law(-0.5)})
-    assert [each.name for each in found.off] == ["weights/expert_out", "aggregate/init"]  # the farthest off first
+    check = checked({"weights/expert_out": law(-0.25), "aggregate/init": law(-0.5)})
+    assert [each.name for each in check.off] == ["weights/expert_out", "aggregate/init"]  # the farthest off first
     text = "the initial weights of expert_out scale as N^−0.25, the rule says N^0.5"
-    assert found.causes == (Cause("weights", "expert_out", text),)
-    assert found.quantities["aggregate/init"].reason == f"falls as N^−0.5, expected N^0: {text}"
+    assert check.causes == (Cause("weights", "expert_out", text),)
+    assert check.quantities["aggregate/init"].reason == f"falls as N^−0.5, expected N^0: {text}"
 
 
 def test_a_divergence_is_the_one_cause() -> None:
     lost = law(0.0, start=2)
     lost[1, 3:] = np.nan
-    found = checked({"effective/expert_in": lost, "weights/expert_out": law(0.0)})
-    assert not found.passed
-    assert not found.stable
-    assert [cause.text for cause in found.causes] == [
+    check = checked({"effective/expert_in": lost, "weights/expert_out": law(0.0)})
+    assert not check.passed
+    assert not check.stable
+    assert [cause.text for cause in check.causes] == [
         "training diverged at width 128 after 3 updates: lower the learning rate"
     ]
-    data = found.json()
+    data = check.json()
     assert data["quantities"]["effective/expert_in"]["values"]["128"] == [0.0, 0.0, pytest.approx(1.0), None, None]
     assert data["quantities"]["effective/expert_in"]["exponents"][3] is None
     jsonschema.validate(data, SCHEMA)
@@ -86,9 +86,9 @@ def test_a_divergence_is_the_one_cause() -> None:
 
 @pytest.mark.parametrize("scheme", ["sp", "ntp"])
 def test_schemes_that_know_no_regime(scheme: str) -> None:
-    found = checked(regime=None, scheme=scheme)
-    assert found.setting.regime is None
-    assert found.json()["regime"] is None
+    check = checked(regime=None, scheme=scheme)
+    assert check.setting.regime is None
+    assert check.json()["regime"] is None
 
 
 def test_without_losses_there_are_none() -> None:
@@ -115,15 +115,15 @@ def test_the_keys_of_the_contract() -> None:
 
 def test_a_quantity_in_json() -> None:
     data = checked({"effective/expert_in": law(0.5, start=2, factor=2.0)}).json()["quantities"]
-    found = data["effective/expert_in"]
+    entry = data["effective/expert_in"]
     half = pytest.approx(0.5)
-    assert found["exponents"] == [None, None, half, half, half]
-    assert found["ci"] == [None, None, *[pytest.approx(0.0248, abs=1e-4)] * 3]
-    assert found["values"]["64"] == [0.0, 0.0, *[pytest.approx(16.0)] * 3]
-    assert found["predicted"] == [None, None, 0.0, 0.0, 0.0]
+    assert entry["exponents"] == [None, None, half, half, half]
+    assert entry["ci"] == [None, None, *[pytest.approx(0.0248, abs=1e-4)] * 3]
+    assert entry["values"]["64"] == [0.0, 0.0, *[pytest.approx(16.0)] * 3]
+    assert entry["predicted"] == [None, None, 0.0, 0.0, 0.0]
     interval = pytest.approx(0.0248, abs=1e-4)
-    assert found["judged"] == {"exponent": half, "ci": interval, "expected": 0.0, "slack": 0.0}
-    assert (found["source"], found["stable"], found["verdict"]) == ("paper", False, "off")
+    assert entry["judged"] == {"exponent": half, "ci": interval, "expected": 0.0, "slack": 0.0}
+    assert (entry["source"], entry["stable"], entry["verdict"]) == ("paper", False, "off")
     assert data["propagating/readout"]["verdict"] == "zero"
     assert data["router/load"]["verdict"] == "unpredicted"
     assert (data["router/load"]["judged"], data["router/load"]["source"]) == (None, None)
@@ -132,22 +132,22 @@ def test_a_quantity_in_json() -> None:
 
 def test_over_depth_there_are_depths() -> None:
     depths = (2, 4, 8)
-    found = Check.of(
+    check = Check.of(
         series({"backward/A4": law(-1.0, start=1, sizes=depths)}, depths), theory(sizes=depths, depth=True)
     )
-    data = found.json()
-    assert (found.axis, found.sizes, data["axis"], data["depths"]) == ("depth", depths, "depth", [2, 4, 8])
+    data = check.json()
+    assert (check.axis, check.sizes, data["axis"], data["depths"]) == ("depth", depths, "depth", [2, 4, 8])
     assert "widths" not in data
     jsonschema.validate(data, SCHEMA)
 
 
 def test_without_an_interval_there_is_null_and_never_nan() -> None:
     values = {"effective/expert_in": law(0.0, start=2, sizes=(64, 128), spread=(0.0,))}
-    found = Check.of(series(values, (64, 128)), theory(sizes=(64, 128)))
-    text = json.dumps(found.json(), allow_nan=False)
+    check = Check.of(series(values, (64, 128)), theory(sizes=(64, 128)))
+    text = json.dumps(check.json(), allow_nan=False)
     assert json.loads(text)["quantities"]["effective/expert_in"]["ci"] == [None] * 5
     jsonschema.validate(json.loads(text), SCHEMA)
-    judged = found.quantities["effective/expert_in"].judged
+    judged = check.quantities["effective/expert_in"].judged
     assert judged is not None
     assert math.isnan(judged.ci)
 
@@ -181,13 +181,13 @@ def test_the_schema_is_a_schema_and_bites() -> None:
 
 def test_json_and_back() -> None:
     """Up to what JSON does not hold: how sure a prediction is, and which of them bind."""
-    for found in (checked(), checked({"aggregate/init": law(-0.5)}), checked({"weights/expert_out": law(0.0)})):
-        text = json.dumps(found.json())
+    for check in (checked(), checked({"aggregate/init": law(-0.5)}), checked({"weights/expert_out": law(0.0)})):
+        text = json.dumps(check.json())
         again = Check.from_json(json.loads(text))
         assert json.dumps(again.json()) == text
-        assert (again.passed, again.stable, again.causes) == (found.passed, found.stable, found.causes)
-        assert verdict_lines(again) == verdict_lines(found)
-        assert lines(again) == lines(found)
+        assert (again.passed, again.stable, again.causes) == (check.passed, check.stable, check.causes)
+        assert verdict_lines(again) == verdict_lines(check)
+        assert lines(again) == lines(check)
 
 
 def test_numbers_that_contradict_each_other_are_refused() -> None:

@@ -32,9 +32,9 @@ MEASURED = {
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.25), ("adam", 2.0), ("adamw", 2.0)])
 def test_what_follows_from_what_was_measured(optimizer: str, rate: float) -> None:
-    found = Series.of({128: MEASURED, 64: MEASURED}, optimizer_named(optimizer))
-    assert found.sizes == (64, 128)
-    assert (found.steps, found.seeds) == (1, 2)
+    measured = Series.of({128: MEASURED, 64: MEASURED}, optimizer_named(optimizer))
+    assert measured.sizes == (64, 128)
+    assert (measured.steps, measured.seeds) == (1, 2)
     expected = {
         "normalised/router": 4.0,  # 12 / 3
         "alignment/p/router": 2.0,  # 12 / (2 · 3)
@@ -43,9 +43,9 @@ def test_what_follows_from_what_was_measured(optimizer: str, rate: float) -> Non
         "faithfulness/router": 2.0,  # 10 / 5
     }
     for name, value in expected.items():
-        assert found.values[name].shape == (2, 2, 2)
-        assert (found.values[name] == value).all(), name
-    of_norms = {name for name in found.values if name.endswith("/norm")}
+        assert measured.values[name].shape == (2, 2, 2)
+        assert (measured.values[name] == value).all(), name
+    of_norms = {name for name in measured.values if name.endswith("/norm")}
     assert of_norms == {"update/norm", *(["rate/norm"] if optimizer != "sgd" else [])}
 
 
@@ -54,15 +54,15 @@ def test_sizes_are_in_order_and_what_one_of_them_lacks_is_left_out() -> None:
         256: {"aggregate/init": constant(3.0), "router/load": constant(1.0)},
         64: {"aggregate/init": constant(1.0), "experts/distance": constant(0.0), "router/load": constant(1.0)},
     }
-    found = Series.of(by_size, SGD)
-    assert set(found.values) == {"aggregate/init", "router/load"}
-    assert found.values["aggregate/init"][:, 0, 0].tolist() == [1.0, 3.0]
+    measured = Series.of(by_size, SGD)
+    assert set(measured.values) == {"aggregate/init", "router/load"}
+    assert measured.values["aggregate/init"][:, 0, 0].tolist() == [1.0, 3.0]
 
 
 def test_a_term_that_is_not_there_yet_divides_nothing() -> None:
     zero = dict.fromkeys(MEASURED, constant(0.0))
-    found = Series.of({64: zero, 128: zero}, SGD)
-    assert not any(values.any() for values in found.values.values())
+    measured = Series.of({64: zero, 128: zero}, SGD)
+    assert not any(values.any() for values in measured.values.values())
     # Nor does what was lost: it stays lost, quietly.
     lost = MEASURED | {"gradient-sum/router": constant(np.nan)}
     assert np.isnan(Series.of({64: MEASURED, 128: lost}, SGD).values["rate/router"][1]).all()
@@ -73,11 +73,11 @@ def test_where_a_model_was_lost() -> None:
     assert series({"effective/router": fine}).diverged() is None
     late, early = fine.copy(), fine.copy()
     late[0, 4, 1], early[2, 3, 0], early[1, 4:, 0] = np.inf, np.nan, np.nan
-    found = series({"effective/router": late, "aggregate/init": early, "gradient/router": fine})
-    assert found.diverged() == (256, 3)
+    measured = series({"effective/router": late, "aggregate/init": early, "gradient/router": fine})
+    assert measured.diverged() == (256, 3)
     # At the same update, the smaller size.
     late[1, 3, 2] = np.nan
-    assert found.diverged() == (128, 3)
+    assert measured.diverged() == (128, 3)
 
 
 def test_the_loss_after_the_last_update_is_not_known_and_no_divergence() -> None:
@@ -89,7 +89,7 @@ def test_the_loss_after_the_last_update_is_not_known_and_no_divergence() -> None
 
 
 def test_some_of_the_seeds() -> None:
-    found = series({"aggregate/init": law(0.0, spread=(0.1, 0.2, 0.3, 0.4))})
-    some = found.of_seeds(slice(1, 3))
-    assert (found.seeds, some.seeds, some.steps) == (4, 2, 4)
+    measured = series({"aggregate/init": law(0.0, spread=(0.1, 0.2, 0.3, 0.4))})
+    some = measured.of_seeds(slice(1, 3))
+    assert (measured.seeds, some.seeds, some.steps) == (4, 2, 4)
     np.testing.assert_array_equal(some.values["aggregate/init"], law(0.0, spread=(0.2, 0.3)))

@@ -14,17 +14,17 @@ from tests.coordcheck.synthetic import SIZES, law
 @pytest.mark.parametrize("power", [-2.0, -0.5, 0.0, 0.5, 1.0])
 @pytest.mark.parametrize("factor", [1e-12, 3.0])
 def test_exponents_and_what_seeds_leave_open(power: float, factor: float) -> None:
-    found = estimate(SIZES, law(power, factor=factor, spread=(-0.1, 0.0, 0.1))[:, 0])
-    assert found.value == pytest.approx(power, abs=1e-12)
-    assert found.ci == pytest.approx(4.3027 * 0.1 / math.sqrt(3), abs=1e-4)  # Student's t, two degrees of freedom
+    exponent = estimate(SIZES, law(power, factor=factor, spread=(-0.1, 0.0, 0.1))[:, 0])
+    assert exponent.value == pytest.approx(power, abs=1e-12)
+    assert exponent.ci == pytest.approx(4.3027 * 0.1 / math.sqrt(3), abs=1e-4)  # Student's t, two degrees of freedom
 
 
 def test_steps_are_averaged_seed_by_seed() -> None:
     # After one update the seeds differ one way, after two the other: their means over the updates do not.
     one, two = law(0.5, spread=(-0.1, 0.1), steps=0), law(1.0, spread=(0.1, -0.1), steps=0)
-    found = estimate(SIZES, np.concatenate([one, two], axis=1))
-    assert found.value == pytest.approx(0.75, abs=1e-12)
-    assert found.ci == pytest.approx(0.0, abs=1e-12)
+    exponent = estimate(SIZES, np.concatenate([one, two], axis=1))
+    assert exponent.value == pytest.approx(0.75, abs=1e-12)
+    assert exponent.ci == pytest.approx(0.0, abs=1e-12)
 
 
 def test_zeros_and_what_is_not_finite_have_no_exponent() -> None:
@@ -33,9 +33,9 @@ def test_zeros_and_what_is_not_finite_have_no_exponent() -> None:
     by_seed = slopes(SIZES, values)
     assert np.isnan(by_seed[:3]).all()
     assert by_seed[3] == pytest.approx(1.0)
-    found = estimate(SIZES, values)  # by the seed that is left
-    assert found.value == pytest.approx(1.0)
-    assert math.isnan(found.ci)
+    exponent = estimate(SIZES, values)  # by the seed that is left
+    assert exponent.value == pytest.approx(1.0)
+    assert math.isnan(exponent.ci)
     assert math.isnan(estimate(SIZES, np.zeros((3, 2))).value)
     assert values[1, 0] == 0.0  # what was measured is not touched
 
@@ -44,9 +44,9 @@ def test_one_seed_is_judged_by_its_scatter_about_the_line() -> None:
     # In units of log 2 the sizes are at −1, 0 and 1. Of logs 0, a, 0 the line is flat; residuals −a/3, 2a/3, −a/3
     # leave a slope uncertain by 12.706 · sqrt(2a²/3 / 2) / log 2.
     a = 0.01
-    found = estimate(SIZES, np.exp(np.array([[0.0], [a], [0.0]])))
-    assert found.value == pytest.approx(0.0, abs=1e-12)
-    assert found.ci == pytest.approx(12.7062 * a / math.sqrt(3) / math.log(2), rel=1e-4)
+    exponent = estimate(SIZES, np.exp(np.array([[0.0], [a], [0.0]])))
+    assert exponent.value == pytest.approx(0.0, abs=1e-12)
+    assert exponent.ci == pytest.approx(12.7062 * a / math.sqrt(3) / math.log(2), rel=1e-4)
     exact = estimate(SIZES, law(-1.5, spread=(0.0,))[:, 0])
     assert exact.value == pytest.approx(-1.5)
     assert exact.ci == pytest.approx(0.0, abs=1e-9)
@@ -54,9 +54,9 @@ def test_one_seed_is_judged_by_its_scatter_about_the_line() -> None:
 
 def test_two_sizes_always_meet_a_line() -> None:
     values = law(0.5, sizes=(64, 256), spread=(0.0,))[:, 0]
-    found = estimate((64, 256), values)
-    assert found.value == pytest.approx(0.5)
-    assert math.isnan(found.ci)
+    exponent = estimate((64, 256), values)
+    assert exponent.value == pytest.approx(0.5)
+    assert math.isnan(exponent.ci)
     assert bent_estimate((64, 256), values) is None
     assert bent_estimate(SIZES, law(0.5)[:, 0]) is None  # with a bend, a line meets three of them
     several = estimate((64, 256), law(0.5, sizes=(64, 256))[:, 0])

@@ -53,13 +53,13 @@ def test_the_heading() -> None:
 
 
 def test_the_table_reads_from_what_was_told_to_what_came_of_it() -> None:
-    found = lines(checked())
+    text = lines(checked())
     titles = [
         "what the layers were told", "updates, layer by layer", "the sum over experts", "gradients", "backward",
         "activations",
     ]  # fmt: skip
-    assert [line for line in found if line in titles] == titles
-    assert found[3].split() == ["64", "128", "256", "exponent", "expected", "verdict"]
+    assert [line for line in text if line in titles] == titles
+    assert text[3].split() == ["64", "128", "256", "exponent", "expected", "verdict"]
     assert list(rows(checked())) == [
         "weights/expert_out", "experts/distance", "effective/router", "effective/expert_in", "aggregate/init",
         "router/load", "gradient/expert_out", "backward/A4", "activation/embedding",
@@ -67,13 +67,13 @@ def test_the_table_reads_from_what_was_told_to_what_came_of_it() -> None:
 
 
 def test_a_row_has_sizes_exponent_expectation_and_verdict() -> None:
-    found = rows(checked())
-    assert found["weights/expert_out"] == ["8", "11.31", "16", "0.50", "±", "0.00", "0.5", "ok"]
-    assert found["effective/expert_in"] == ["0.125", "0.125", "0.125", "0.00", "±", "0.00", "0", "ok"]
-    assert found["effective/router"][3:] == ["−0.25", "±", "0.00", "−0.5", "…", "0", "ok"]
-    assert found["aggregate/init"][3:] == ["0.00", "±", "0.02", "0", "ok"]
-    assert found["gradient/expert_out"][2:] == ["1.526e-05", "−2.00", "±", "0.00", "−2", "ok"]
-    assert found["router/load"] == ["1", "1", "1", "0.00", "±", "0.00", "unpredicted"]
+    table_rows = rows(checked())
+    assert table_rows["weights/expert_out"] == ["8", "11.31", "16", "0.50", "±", "0.00", "0.5", "ok"]
+    assert table_rows["effective/expert_in"] == ["0.125", "0.125", "0.125", "0.00", "±", "0.00", "0", "ok"]
+    assert table_rows["effective/router"][3:] == ["−0.25", "±", "0.00", "−0.5", "…", "0", "ok"]
+    assert table_rows["aggregate/init"][3:] == ["0.00", "±", "0.02", "0", "ok"]
+    assert table_rows["gradient/expert_out"][2:] == ["1.526e-05", "−2.00", "±", "0.00", "−2", "ok"]
+    assert table_rows["router/load"] == ["1", "1", "1", "0.00", "±", "0.00", "unpredicted"]
 
 
 def test_everything_is_shown_where_it_is_asked_for() -> None:
@@ -108,18 +108,18 @@ def test_the_verdict_of_a_check_that_passes() -> None:
 
 
 def test_passing_and_not_stable() -> None:
-    found = Check.of(series({"aggregate/init": law(-0.5)}), theory(scheme="mup"))
-    assert verdict_lines(found) == [
+    check = Check.of(series({"aggregate/init": law(-0.5)}), theory(scheme="mup"))
+    assert verdict_lines(check) == [
         "pass: all 1 predicted quantities scale as the theory says of this scheme",
         "not stable: what changes with scale where nothing should: aggregate/init",
     ]
-    assert rows(found)["aggregate/init"][-3:] == ["ok,", "not", "stable"]
+    assert rows(check)["aggregate/init"][-3:] == ["ok,", "not", "stable"]
 
 
 def test_the_verdict_of_a_check_that_fails_names_causes_and_the_worst() -> None:
-    found = verdict_lines(checked({"weights/expert_out": law(-0.25), "aggregate/init": law(-0.5)}))
+    verdict = verdict_lines(checked({"weights/expert_out": law(-0.25), "aggregate/init": law(-0.5)}))
     cause = "the initial weights of expert_out scale as N^−0.25, the rule says N^0.5"
-    assert found == [
+    assert verdict == [
         "FAIL: 2 of 8 predicted quantities are off",
         f"  likely cause: {cause}",
         "  weights/expert_out falls as N^−0.25, expected N^0.5",
@@ -134,14 +134,14 @@ def test_of_many_misses_the_worst_are_shown() -> None:
     wrong = {f"effective/{role}": law(0.5 + index, start=2) for index, role in enumerate(names)}
     wrong |= {f"activation/{role}": law(3.5 + index) for index, role in enumerate(names)}
     wrong |= {"features/delta": law(0.3, start=2), "aggregate/cross": law(1.0, start=3)}
-    found = verdict_lines(checked(wrong))
-    assert found[0] == "FAIL: 8 of 14 predicted quantities are off"
-    assert [line.split()[0] for line in found[1:7]] == [
+    verdict = verdict_lines(checked(wrong))
+    assert verdict[0] == "FAIL: 8 of 14 predicted quantities are off"
+    assert [line.split()[0] for line in verdict[1:7]] == [
         "aggregate/cross", "activation/embedding", "activation/expert_out", "activation/expert_in",
         "effective/embedding", "effective/expert_out",
     ]  # fmt: skip
-    assert found[7] == "  and 2 more"
-    assert found[-1] == (
+    assert verdict[7] == "  and 2 more"
+    assert verdict[-1] == (
         "not stable: what changes with scale where nothing should: "
         "activation/embedding, effective/expert_in, effective/expert_out, effective/embedding, …"
     )
@@ -150,14 +150,16 @@ def test_of_many_misses_the_worst_are_shown() -> None:
 def test_a_divergence_is_named_and_nothing_else() -> None:
     lost = law(0.0, start=2)
     lost[2, 3:] = np.nan
-    found = verdict_lines(checked({"effective/expert_in": lost, "aggregate/init": law(-0.5)}))
-    assert found[:2] == [
+    verdict = verdict_lines(checked({"effective/expert_in": lost, "aggregate/init": law(-0.5)}))
+    assert verdict[:2] == [
         "FAIL: 2 of 8 predicted quantities are off",
         "  likely cause: training diverged at width 256 after 3 updates: lower the learning rate",
     ]
-    assert found[2].startswith("not stable: ")
+    assert verdict[2].startswith("not stable: ")
 
 
 def test_intervals_that_say_nothing_are_owned_up_to() -> None:
-    found = verdict_lines(checked({"aggregate/init": law(0.0, spread=(-0.3, 0.0, 0.3))}))
-    assert found[1] == "unclear: 1 exponents are known to no better than ±0.35 (aggregate/init): more seeds would tell"
+    verdict = verdict_lines(checked({"aggregate/init": law(0.0, spread=(-0.3, 0.0, 0.3))}))
+    assert (
+        verdict[1] == "unclear: 1 exponents are known to no better than ±0.35 (aggregate/init): more seeds would tell"
+    )

@@ -10,5 +10,5 @@ from mssp.planning.setting import Setting
 
 
 def runs_of(setting: Setting, widths: tuple[int, ...], data: Dataset) -> dict[int, PlannedProgram]:
-    found = multipliers_for("clusters", setting)
-    return LadderSizes(widths).programs(setting, with_safe_lr(found, setting.optimizer), MLPLadder, data)
+    tuned = multipliers_for("clusters", setting)
+    return LadderSizes(widths).programs(setting, with_safe_lr(tuned, setting.optimizer), MLPLadder, data)

@@ -43,43 +43,43 @@ class Surface:
 
 def test_the_papers_procedure_finds_the_optimum() -> None:
     surface = Surface()
-    found = tune(START, Procedure(**SMALL, rounds=1), surface)  # type: ignore[arg-type]
-    assert found.best.lr == pytest.approx(0.04)
-    assert grids.point_of(found.best) == OPTIMUM
+    result = tune(START, Procedure(**SMALL, rounds=1), surface)  # type: ignore[arg-type]
+    assert result.best.lr == pytest.approx(0.04)
+    assert grids.point_of(result.best) == OPTIMUM
     assert surface.asked == [("learning rate", 3), ("broad grid", 729), ("fine grid 1", 729)]
-    assert found.at_edge == ["init", "embedding", "expert_out", "readout"]
-    assert found.fine["readout"] == [4.0, 16.0, 64.0]
+    assert result.at_edge == ["init", "embedding", "expert_out", "readout"]
+    assert result.fine["readout"] == [4.0, 16.0, 64.0]
 
 
 def test_another_round_goes_on_from_an_edge() -> None:
     surface = Surface()
-    found = tune(START, Procedure(**SMALL, rounds=3), surface)  # type: ignore[arg-type]
+    result = tune(START, Procedure(**SMALL, rounds=3), surface)  # type: ignore[arg-type]
     assert [stage for stage, _ in surface.asked][-1] == "fine grid 2"  # the third is not needed
-    assert found.at_edge == []
-    assert found.fine["readout"] == [16.0, 64.0, 256.0]
+    assert result.at_edge == []
+    assert result.fine["readout"] == [16.0, 64.0, 256.0]
 
 
 @pytest.mark.parametrize("method", ["random", pytest.param("optuna", marks=pytest.mark.slow)])
 def test_cheaper_searches_keep_to_their_budget(method: str) -> None:
     surface = Surface()
     procedure = Procedure(method, **SMALL, budget=700)  # type: ignore[arg-type]
-    found = tune(START, procedure, surface)
+    result = tune(START, procedure, surface)
     assert sum(count for _, count in surface.asked) == 703
-    assert len(found.tried) == 703  # none twice
-    assert found.score > surface.score(START)
+    assert len(result.tried) == 703  # none twice
+    assert result.score > surface.score(START)
     again = tune(START, procedure, Surface())
-    assert again.best == found.best
+    assert again.best == result.best
 
 
 def test_where_nothing_learns_the_given_rate_is_kept() -> None:
-    found = tune(START, Procedure(**SMALL), lambda stage, trials: {trial.key: 0.05 for trial in trials})  # type: ignore[arg-type]
-    assert found.best.lr == START.lr
+    result = tune(START, Procedure(**SMALL), lambda stage, trials: {trial.key: 0.05 for trial in trials})  # type: ignore[arg-type]
+    assert result.best.lr == START.lr
 
 
 def test_a_budget_beyond_all_points_ends() -> None:
     tiny = {"points": 1, "broad_points": 3, "broad_ratio": 4.0, "lr_points": 1}
-    found = tune(START, Procedure("random", **tiny, budget=1000), Surface())  # type: ignore[arg-type]
-    assert len(found.tried) == 1 + 3**6
+    result = tune(START, Procedure("random", **tiny, budget=1000), Surface())  # type: ignore[arg-type]
+    assert len(result.tried) == 1 + 3**6
 
 
 def test_grids() -> None:

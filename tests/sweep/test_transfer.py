@@ -18,7 +18,7 @@ WIDTHS, RATES, SEEDS = (64, 128, 256, 512), [2.0**k for k in range(-6, 2)], rang
 NOISE = [0.003, -0.002, 0.001, -0.002]
 
 
-def made(top: Callable[[int], float], best: Callable[[int], float], metric: Metric = ACCURACY) -> Transfer:
+def of_parabolas(top: Callable[[int], float], best: Callable[[int], float], metric: Metric = ACCURACY) -> Transfer:
     """Parabolas in log2 of the rate, by the places and heights of their tops."""
     sign = 1 if metric.higher_is_better else -1
     scores = [
@@ -36,39 +36,39 @@ def doublings(width: int) -> float:
 
 @pytest.mark.parametrize("metric", [ACCURACY, LOSS])
 def test_an_optimum_that_stays_and_improves(metric: Metric) -> None:
-    found = made(lambda width: -2.3, lambda width: 0.5 + 0.02 * doublings(width), metric)
-    assert found.drift.value == pytest.approx(0.0, abs=1e-9)
-    assert found.drift_verdict == "stays"
-    assert found.wider_is_better == found.wider_is_better_transferred == "yes"
-    for summary in found.summaries:
+    transfer = of_parabolas(lambda width: -2.3, lambda width: 0.5 + 0.02 * doublings(width), metric)
+    assert transfer.drift.value == pytest.approx(0.0, abs=1e-9)
+    assert transfer.drift_verdict == "stays"
+    assert transfer.wider_is_better == transfer.wider_is_better_transferred == "yes"
+    for summary in transfer.summaries:
         assert summary.best_lr.value == pytest.approx(-2.3)
         assert summary.best_grid_lr == 0.25
         assert not summary.at_edge
         assert summary.regret.value == 0.0
         assert summary.largest_stable_lr == 2.0
     sign = 1 if metric.higher_is_better else -1
-    assert found.summaries[-1].best.value == pytest.approx(sign * (0.56 - 0.02 * 0.3**2))
+    assert transfer.summaries[-1].best.value == pytest.approx(sign * (0.56 - 0.02 * 0.3**2))
 
 
 def test_an_optimum_that_drifts_up_and_stalls() -> None:
-    found = made(lambda width: -5.0 + doublings(width), lambda width: 0.5)
-    assert found.drift.value == pytest.approx(1.0)
-    assert found.drift_verdict == "drifts up"
-    assert found.wider_is_better == "stalls"
-    assert found.wider_is_better_transferred == "no"
-    assert found.summaries[-1].regret.value == pytest.approx(0.02 * 3**2)  # three doublings off
+    transfer = of_parabolas(lambda width: -5.0 + doublings(width), lambda width: 0.5)
+    assert transfer.drift.value == pytest.approx(1.0)
+    assert transfer.drift_verdict == "drifts up"
+    assert transfer.wider_is_better == "stalls"
+    assert transfer.wider_is_better_transferred == "no"
+    assert transfer.summaries[-1].regret.value == pytest.approx(0.02 * 3**2)  # three doublings off
 
 
 def test_wider_that_is_worse() -> None:
-    assert made(lambda width: -2.0, lambda width: 0.5 - 0.02 * doublings(width)).wider_is_better == "no"
+    assert of_parabolas(lambda width: -2.0, lambda width: 0.5 - 0.02 * doublings(width)).wider_is_better == "no"
 
 
 def test_an_optimum_at_the_end_of_the_grid_is_not_known_to_stay() -> None:
-    found = made(lambda width: 3.0, lambda width: 0.5)
-    assert found.drift.value == 0.0
-    assert found.drift_verdict == "unclear"
-    assert all(summary.at_edge for summary in found.summaries)
-    text = "\n".join(lines({Contender(Setting.of("mssp", "II", "sgd")): found}))
+    transfer = of_parabolas(lambda width: 3.0, lambda width: 0.5)
+    assert transfer.drift.value == 0.0
+    assert transfer.drift_verdict == "unclear"
+    assert all(summary.at_edge for summary in transfer.summaries)
+    text = "\n".join(lines({Contender(Setting.of("mssp", "II", "sgd")): transfer}))
     assert "2 (edge)" in text
     assert "unclear: at N = 64, 128, 256, 512 the best lies at the end of the grid: more rates are needed" in text
 
@@ -84,13 +84,13 @@ def test_seeds_that_scatter_leave_it_unclear() -> None:
 
 
 def test_rates_where_a_seed_diverges_are_neither_best_nor_stable() -> None:
-    base = made(lambda width: -1.0, lambda width: 0.5)
+    base = of_parabolas(lambda width: -1.0, lambda width: 0.5)
     scores = [
         Score(s.width, s.lr, s.seed, math.nan if s.lr >= 0.5 and s.seed == 3 else s.value, s.lr > 1 / 64)
         for s in base.scores
     ]
-    found = Transfer(ACCURACY, scores)
-    for summary in found.summaries:
+    transfer = Transfer(ACCURACY, scores)
+    for summary in transfer.summaries:
         assert summary.best_grid_lr == 0.25
         assert summary.largest_stable_lr is None  # at the smallest rate nothing learns
     learned = Transfer(ACCURACY, [Score(s.width, s.lr, s.seed, s.value) for s in scores])
@@ -98,22 +98,22 @@ def test_rates_where_a_seed_diverges_are_neither_best_nor_stable() -> None:
 
 
 def test_a_transferred_rate_that_diverges_is_infinite_regret() -> None:
-    base = made(lambda width: -2.0, lambda width: 0.5)
+    base = of_parabolas(lambda width: -2.0, lambda width: 0.5)
     scores = [
         Score(s.width, s.lr, s.seed, math.nan if s.width == 512 and s.lr >= 0.25 else s.value) for s in base.scores
     ]
-    found = Transfer(ACCURACY, scores)
-    assert found.summaries[-1].regret.value == math.inf
-    assert found.wider_is_better_transferred == "no"
-    assert "diverges" in "\n".join(lines({Contender(Setting.of("mup", "II", "sgd")): found}))
-    assert as_json({Contender(Setting.of("mup", "II", "sgd")): found})[0]["widths"]["512"]["regret"] == {
+    transfer = Transfer(ACCURACY, scores)
+    assert transfer.summaries[-1].regret.value == math.inf
+    assert transfer.wider_is_better_transferred == "no"
+    assert "diverges" in "\n".join(lines({Contender(Setting.of("mup", "II", "sgd")): transfer}))
+    assert as_json({Contender(Setting.of("mup", "II", "sgd")): transfer})[0]["widths"]["512"]["regret"] == {
         "value": None,
         "ci": None,
     }
 
 
 def test_seeds_are_paired_by_number_not_by_place() -> None:
-    base = made(lambda width: -5.0 + doublings(width), lambda width: 0.5)
+    base = of_parabolas(lambda width: -5.0 + doublings(width), lambda width: 0.5)
     expected = base.summaries[-1].regret
     assert expected.ci == pytest.approx(0.0, abs=1e-9)
     shuffled = Transfer(ACCURACY, sorted(base.scores, key=lambda score: (score.seed * 7 + int(score.lr * 64)) % 11))
@@ -124,26 +124,26 @@ def test_seeds_are_paired_by_number_not_by_place() -> None:
 
 
 def test_a_rate_that_a_width_was_not_trained_with_is_not_replaced_by_another() -> None:
-    base = made(lambda width: -2.0, lambda width: 0.5)
-    found = Transfer(ACCURACY, [score for score in base.scores if score.width < 512 or score.lr > 0.3])
-    assert math.isnan(found.summaries[-1].transferred.value)
-    assert math.isnan(found.summaries[-1].regret.value)
-    assert found.wider_is_better_transferred == "unclear"
+    base = of_parabolas(lambda width: -2.0, lambda width: 0.5)
+    transfer = Transfer(ACCURACY, [score for score in base.scores if score.width < 512 or score.lr > 0.3])
+    assert math.isnan(transfer.summaries[-1].transferred.value)
+    assert math.isnan(transfer.summaries[-1].regret.value)
+    assert transfer.wider_is_better_transferred == "unclear"
 
 
 def test_where_nothing_trains_nothing_is_said() -> None:
-    base = made(lambda width: -2.0, lambda width: 0.5)
-    found = Transfer(ACCURACY, [Score(s.width, s.lr, s.seed, math.nan) for s in base.scores])
-    assert found.drift_verdict == found.wider_is_better == "unclear"
-    assert "none" in "\n".join(lines({Contender(Setting.of("mssp", "II", "sgd")): found}))
+    base = of_parabolas(lambda width: -2.0, lambda width: 0.5)
+    transfer = Transfer(ACCURACY, [Score(s.width, s.lr, s.seed, math.nan) for s in base.scores])
+    assert transfer.drift_verdict == transfer.wider_is_better == "unclear"
+    assert "none" in "\n".join(lines({Contender(Setting.of("mssp", "II", "sgd")): transfer}))
 
 
 def test_one_seed_gives_numbers_without_intervals() -> None:
-    base = made(lambda width: -2.0, lambda width: 0.5)
-    found = Transfer(ACCURACY, [score for score in base.scores if score.seed == 0])
-    assert math.isnan(found.drift.ci)
-    assert found.drift_verdict == found.wider_is_better == "unclear"
-    assert found.why_unclear == "it takes two widths and two seeds"
+    base = of_parabolas(lambda width: -2.0, lambda width: 0.5)
+    transfer = Transfer(ACCURACY, [score for score in base.scores if score.seed == 0])
+    assert math.isnan(transfer.drift.ci)
+    assert transfer.drift_verdict == transfer.wider_is_better == "unclear"
+    assert transfer.why_unclear == "it takes two widths and two seeds"
 
 
 def test_parabolas() -> None:

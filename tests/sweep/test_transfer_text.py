@@ -42,10 +42,10 @@ def outcome(lost: bool = False) -> Transfer:
 def test_json_and_back(lost: bool) -> None:
     setting = Contender(Setting.of("mssp", "II", "sgd", "mup"), 2)
     settings = transfer_text.as_json({setting: outcome(lost)})
-    found = read(json.loads(json.dumps({"experiment": "clusters, 10 steps of 5", "settings": settings})))
-    assert list(found.outcomes) == [setting]
-    assert transfer_text.as_json(found.outcomes) == settings
-    assert transfer_text.lines(found.outcomes) == transfer_text.lines({setting: outcome(lost)})
+    recorded = read(json.loads(json.dumps({"experiment": "clusters, 10 steps of 5", "settings": settings})))
+    assert list(recorded.outcomes) == [setting]
+    assert transfer_text.as_json(recorded.outcomes) == settings
+    assert transfer_text.lines(recorded.outcomes) == transfer_text.lines({setting: outcome(lost)})
 
 
 @pytest.mark.parametrize("foreign", [{}, {"experiment": "", "settings": [{}]}, {"settings": 3, "experiment": ""}])
