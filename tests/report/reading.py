@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import zlib
+from base64 import b64decode
 from typing import Any
 
 from mssp.report.figure import Figure, Panel, Series
@@ -27,3 +31,12 @@ def named(figure: Figure) -> list[tuple[str, str]]:
     """The legend and the name of what stands in legends."""
     entries = [*series_of(figure, named=True), *figure.marks]
     return list(dict.fromkeys((series.legend, series.name) for series in entries))
+
+
+def figures_in(html: str) -> dict[str, Any]:
+    """What the script of a page draws."""
+    found = re.search(r'id="page.figures">(.*?)</script>', html)
+    assert found is not None
+    figures = json.loads(zlib.decompress(b64decode(found[1])))
+    assert isinstance(figures, dict)
+    return figures

@@ -16,6 +16,7 @@ import pytest
 from mssp.report.drawing import layout, traces
 from mssp.report.figure import Panel, Series
 from mssp.report.figure_data import csv_of
+from mssp.report.page import document
 from mssp.report.page.document import (
     Block,
     Bullets,
@@ -30,6 +31,7 @@ from mssp.report.page.document import (
     page,
     page_of,
 )
+from tests.report.reading import figures_in
 from tests.report.samples import FIGURES
 
 TABLE = Table(
@@ -88,10 +90,7 @@ def elements(html: str) -> Elements:
 
 def content_of(html: str, name: str) -> Any:
     """What the script reads of a chart."""
-    article = html[html.index(f'<article class="chart" id="{name}"') :]
-    found = re.search(r'<script type="application/json">(.*?)</script>', article)
-    assert found is not None
-    return json.loads(found[1])
+    return figures_in(html)["charts"][name]
 
 
 def test_headings_are_in_order(elements: Elements) -> None:
@@ -246,6 +245,7 @@ def test_mistakes_are_named(sections: list[Section], message: str) -> None:
 
 def test_without_plotly_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    document._plotly.cache_clear()
     with pytest.raises(ValueError, match=re.escape("pip install 'mssp[report]'")):
         page("A", [Words("No figures.")], [])
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
+    from mssp.report.figure import Figure
     from mssp.store.runs import Result
 
 

@@ -16,7 +16,20 @@ from mssp.report.figures.checks import exponents_figure, router_figure, sizes_fi
 from mssp.report.figures.limits import overlay_figure
 from mssp.report.figures.sweeps import PANELS, heatmaps, scaling_figure, transfer_figure
 from mssp.report.findings import findings_of, overview, tags
-from mssp.report.page.document import Block, Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page
+from mssp.report.page.document import (
+    Block,
+    Bullets,
+    Cell,
+    Chart,
+    Command,
+    Folded,
+    Row,
+    Section,
+    Table,
+    Words,
+    all_blocks,
+    page,
+)
 from mssp.sweep import grids, transfer_text
 from mssp.sweep.transfer import Contender, Outcome
 from mssp.sweep.transfer_text import RecordedSweep
@@ -31,13 +44,9 @@ def report(contents: Contents, title: str) -> str:
     return page(title, summary(contents), sections(contents), f"Made by mssp {__version__}.")
 
 
-def charts(blocks: Iterable[Block]) -> Iterator[Chart]:
+def charts(blocks: Iterable[Block]) -> list[Chart]:
     """Those among blocks, folded ones too."""
-    for block in blocks:
-        if isinstance(block, Chart):
-            yield block
-        elif isinstance(block, Folded):
-            yield from charts(block.blocks)
+    return [block for block in all_blocks(blocks) if isinstance(block, Chart)]
 
 
 def summary(contents: Contents) -> list[Block]:

@@ -1,23 +1,29 @@
 """The page that a report is: words, tables and figures in one file that needs nothing else.
 
-What is on it is built of blocks, in sections. Figures are drawn by the page's script (``page.js``) when one comes near
-them, for the width there is and the ground they stand on. The rest works without it.
+What is on it is built of blocks, in sections, and ``page.html`` lays it out. Figures are drawn by the page's script
+(``page.js``) when one comes near them, for the width there is and the ground they stand on. The rest works without it.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import zlib
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from html import escape
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
 from mssp.report.colours import NEED_PLOTLY
 from mssp.report.drawing import TEMPLATE, fixed, layout, traces
-from mssp.report.figure import Figure
+from mssp.report.figure import Figure, Json
 from mssp.report.figure_data import csv_of
 
 # Buttons that a page for readers has no use for. The first two upload the figure's data to plotly's servers.
@@ -27,31 +33,6 @@ _MARKS = {"good": "✓", "bad": "✗", "unsure": "?"}
 _NUMBER = re.compile(r"[\d\s.,±+\-−–×·^()/%…∞≈~<>e]*\d[\d\s.,±+\-−–×·^()/%…∞≈~<>e]*|none|—|")
 _SHORT = 28  # characters
 _LONG = 200  # rows
-_NOTHING_LEFT = "Nothing here passes the filters."
-
-# The policy holds a page to what it claims, that nothing is fetched.
-_DOCUMENT = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
-style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body class="{kind}">
-{body}
-<script type="text/plain" id="page.plotly">{plotly}</script>
-<script type="application/json" id="page.settings">{settings}</script>
-<script>
-{script}</script>
-</body>
-</html>
-"""
 
 
 @dataclass(frozen=True)
@@ -67,6 +48,26 @@ class Chart:
     name: str
     tags: Mapping[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def layouts(self) -> list[Json]:
+        """For several widths, the widest last."""
+        return list({each["width"]: each for each in (layout(self.figure, width) for width in _WIDTHS)}.values())
+
+    @property
+    def sizes(self) -> list[list[int]]:
+        return [[each["width"], each["height"]] for each in self.layouts]
+
+    @property
+    def csv(self) -> str:
+        """The address of its numbers."""
+        return f"data:text/csv;charset=utf-8,{quote(csv_of(self.figure), safe=',:;=()+/*!')}"
+
+    @property
+    def drawing(self) -> Json:
+        """What the script draws it from."""
+        whole = layout(self.figure, titled=True)
+        return {"data": traces(self.figure), "fixed": fixed(self.figure), "layouts": self.layouts, "whole": whole}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -74,6 +75,11 @@ class Cell:
 
     text: str
     verdict: str = ""
+
+    @property
+    def mark(self) -> str:
+        assert self.verdict in _MARKS, f"a verdict is one of {', '.join(_MARKS)}, got {self.verdict!r}"
+        return _MARKS[self.verdict]
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,18 @@ class Table:
     rows: Sequence[Row]
     name: str
     caption: str = ""
+
+    @property
+    def kinds(self) -> list[str]:
+        """How columns are set: numbers at the right, short words on one line."""
+        count = len(self.header)
+        assert all(len(row.cells) == count for row in self.rows), f"rows of {self.name} have {count} cells"
+        texts = [[cell.text if isinstance(cell, Cell) else cell for cell in row.cells] for row in self.rows]
+        return [_kind([row[column] for row in texts]) for column in range(count)]
+
+    @property
+    def is_long(self) -> bool:
+        return len(self.rows) > _LONG
 
 
 @dataclass(frozen=True)
@@ -145,213 +163,100 @@ def page(title: str, summary: Sequence[Block], sections: Sequence[Section], foot
     """
     parts = [*([Section("Summary", summary)] if summary else []), *sections]
     parts = [replace(part, name=part.name or _slug(part.title)) for part in parts]
-    blocks = [block for part in parts for block in _all_blocks(part.blocks)]
+    blocks = [block for part in parts for block in all_blocks(part.blocks)]
     names = [each.name for each in (*parts, *blocks) if isinstance(each, Section | Chart | Table)]
     assert len(set(names)) == len(names), f"names are unique, got {sorted(names)}"
     assert all(re.fullmatch(r"[\w-]+", name) for name in names), f"names are words and hyphens, got {sorted(names)}"
-    body = "\n".join(
-        (
-            '<a class="skip" href="#content">Skip to the content</a>',
-            f'<div class="side">\n{_contents(parts)}\n{_filters(blocks)}</div>',
-            '<main id="content" tabindex="-1">',
-            f"<h1>{_inline(title)}</h1>",
-            *map(_section, parts),
-            "</main>",
-            f"<footer>{_inline(footer)}</footer>" if footer else "",
-        )
-    )
-    return _document(title, body, "report")
+    charts = [block for block in blocks if isinstance(block, Chart)]
+    return _rendered(title, charts, sections=parts, choices=_choices(blocks), footer=footer)
 
 
 def page_of(figure: Figure) -> str:
     """The page of one figure, with what it shows in words below it."""
-    chart = _chart(Chart(figure, "figure"), alone=True)
-    body = f'<main id="content">\n<h1>{escape(figure.title)}</h1>\n{chart}\n</main>'
-    return _document(figure.title, body, "single")
+    chart = Chart(figure, "figure")
+    return _rendered(figure.title, [chart], sections=(), alone=chart)
 
 
-def _document(title: str, body: str, kind: str) -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise ValueError(NEED_PLOTLY) from None
-    return _DOCUMENT.format(
-        title=escape(title),
-        kind=kind,
-        style=files(__package__).joinpath("page.css").read_text(encoding="utf-8"),
-        body=body,
-        plotly=get_plotlyjs(),
-        settings=_json({"template": TEMPLATE, "noButtons": _NO_BUTTONS}),
-        script=files(__package__).joinpath("page.js").read_text(encoding="utf-8"),
-    )
-
-
-# -- beside the content ------------------------------------------------------------------------------------------------
-
-
-def _contents(sections: Iterable[Section]) -> str:
-    items = "\n".join(f'<li><a href="#{each.name}">{_inline(each.title)}</a></li>' for each in sections)
-    inner = f"<summary>Contents</summary>\n<ol>\n{items}\n</ol>"
-    return f'<nav aria-label="Contents">\n<details open>{inner}</details>\n</nav>'
-
-
-def _filters(blocks: Iterable[Block]) -> str:
-    """One set of checkboxes for each tag that has two values or more, its values in order."""
-    values: dict[str, dict[str, None]] = {}
-    for block in blocks:
-        tagged = [block, *block.rows] if isinstance(block, Table) else [block]
-        for key, value in (pair for each in tagged for pair in getattr(each, "tags", {}).items()):
-            values.setdefault(key, {})[value] = None
-    sets = "\n".join(_fieldset(key, sorted(found)) for key, found in values.items() if len(found) > 1)
-    if not sets:
-        return ""
-    return f"""\
-<form class="filters needs-script" aria-label="Filters" autocomplete="off">
-<details open><summary>Filters</summary>
-<div class="sets">
-{sets}
-<p class="count" role="status"></p>
-<button type="reset">Show all</button>
-</div></details>
-</form>
-"""
-
-
-def _fieldset(key: str, values: Iterable[str]) -> str:
-    boxes = "\n".join(
-        f'<label><input type="checkbox" name="{escape(key)}" value="{escape(value)}" checked> {escape(value)}</label>'
-        for value in values
-    )
-    return f"<fieldset><legend>{escape(key)}</legend>\n{boxes}\n</fieldset>"
-
-
-# -- blocks ------------------------------------------------------------------------------------------------------------
-
-
-def _all_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
+def all_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
     """Those in folded parts too."""
     for block in blocks:
         yield block
         if isinstance(block, Folded):
-            yield from _all_blocks(block.blocks)
+            yield from all_blocks(block.blocks)
 
 
-def _section(section: Section) -> str:
-    inner = "\n".join(map(_block, section.blocks))
-    nothing = f'<p class="nothing" hidden>{_NOTHING_LEFT}</p>'
-    heading = f'<h2 id="{section.name}.title">{_inline(section.title)}</h2>'
-    start = f'<section id="{section.name}" aria-labelledby="{section.name}.title">'
-    return "\n".join((start, heading, inner, nothing, "</section>"))
+def _choices(blocks: Iterable[Block]) -> list[tuple[str, list[str]]]:
+    """What to filter by: each tag that has two values or more, with its values in order."""
+    values: dict[str, set[str]] = {}
+    for block in blocks:
+        for each in [block, *block.rows] if isinstance(block, Table) else [block]:
+            for key, value in getattr(each, "tags", {}).items():
+                values.setdefault(key, set()).add(value)
+    return [(key, sorted(found)) for key, found in values.items() if len(found) > 1]
 
 
-def _block(block: Block) -> str:
-    match block:
-        case Chart():
-            return _chart(block)
-        case Table():
-            return _table(block)
-        case Words(text, tags):
-            return f"<p{_tags(tags)}>{_inline(text)}</p>"
-        case Bullets(items, tags):
-            return f"<ul{_tags(tags)}>\n" + "\n".join(f"<li>{_inline(item)}</li>" for item in items) + "\n</ul>"
-        case Command(text):
-            button = '<button type="button" class="copy needs-script">Copy</button>'
-            return f'<div class="command"><pre tabindex="0"><code>{escape(text)}</code></pre>{button}</div>'
-        case Folded(summary, blocks, tags):
-            inner = "\n".join(map(_block, blocks))
-            return f'<details class="folded"{_tags(tags)}><summary>{_inline(summary)}</summary>\n{inner}\n</details>'
+def _rendered(title: str, charts: Sequence[Chart], **parts: Any) -> str:
+    figures = {
+        "template": TEMPLATE,
+        "noButtons": _NO_BUTTONS,
+        "charts": {chart.name: chart.drawing for chart in charts},
+    }
+    licence, plotly = _plotly()
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            style=Markup(_file("page.css")),
+            script=Markup(_file("page.js")),
+            licence=licence,
+            plotly=plotly,
+            figures=_deflated(json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
+            **parts,
+        )
+    )
 
 
-def _chart(chart: Chart, alone: bool = False) -> str:
-    """Its heading, its place, its files, and what it shows in words; alone in a page, the page's heading is its own."""
-    figure, name, title = chart.figure, chart.name, escape(chart.figure.title)
-    layouts = {each["width"]: each for each in (layout(figure, width) for width in _WIDTHS)}
-    sizes = [[each["width"], each["height"]] for each in layouts.values()]
-    whole = layout(figure, titled=True)
-    content = {"data": traces(figure), "fixed": fixed(figure), "layouts": [*layouts.values()], "whole": whole}
-    link = f'<a class="anchor" href="#{name}" aria-label="Link to {title}">#</a>'
-    heading = "" if alone else f'<h3 id="{name}.title">{title} {link}</h3>\n'
-    words = f'<p id="{name}.words">{escape(figure.description)}</p>'
-    folded, below = ("", words) if alone else (f"<details><summary>In words</summary>{words}</details>", "")
-    table = f"data:text/csv;charset=utf-8,{quote(csv_of(figure), safe=',:;=()+/*!')}"
-    return f"""\
-<article class="chart" id="{name}"{_tags(chart.tags)}{"" if alone else f' aria-labelledby="{name}.title"'}>
-{heading}<p class="hint" hidden>It is wider than the screen, and scrolls sideways.</p>
-<div class="box">
-<div class="plot" data-sizes="{_json(sizes)}" style="height: {sizes[-1][1]}px" role="img" aria-label="{title}" \
-aria-describedby="{name}.words">
-<noscript>Figures are drawn by a script, which is switched off here.</noscript>
-</div>
-</div>
-<div class="tools">
-<button type="button" class="svg needs-script" aria-label="SVG of {title}">SVG</button>
-<a class="csv" download="{name}.csv" href="{table}" aria-label="CSV of {title}">CSV</a>
-{folded}
-</div>
-{below}
-<script type="application/json">{_json(content)}</script>
-</article>"""
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("mssp.report", "page")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    environment.filters["inline"] = _inline
+    environment.tests["a"] = lambda block, name: type(block).__name__ == name
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
+    return environment
 
 
-def _table(table: Table) -> str:
-    count = len(table.header)
-    assert all(len(row.cells) == count for row in table.rows), f"rows of {table.name} have {count} cells"
-    texts = [[cell.text if isinstance(cell, Cell) else cell for cell in row.cells] for row in table.rows]
-    kinds = [f' class="{_kind([row[i] for row in texts])}"' for i in range(count)]
-    header = zip(table.header, kinds, strict=True)
-    head = "".join(f'<th scope="col"{kind}>{_inline(text)}</th>' for text, kind in header)
-    body = "\n".join(_row(row, kinds) for row in table.rows)
-    words = f'<span id="{table.name}.title">{_inline(table.caption)}</span>'
-    caption = f"<caption>{words}</caption>\n" if table.caption else ""
-    label = f'aria-labelledby="{table.name}.title"' if caption else f'aria-label="{escape(table.name)}"'
-    long = f' style="--rows: {len(table.rows)}"' if len(table.rows) > _LONG else ""
-    return f"""\
-<div class="table" id="{table.name}" role="region" tabindex="0" {label}{long}>
-<table>
-{caption}<thead><tr>{head}</tr></thead>
-<tbody>
-{body}
-</tbody>
-</table>
-</div>"""
+@cache
+def _plotly() -> tuple[str, str]:
+    """The notice of its licence, and plotly.js itself."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise ValueError(NEED_PLOTLY) from None
+    script = get_plotlyjs()
+    return script[: script.index("*/")].removeprefix("/**").strip(), _deflated(script)
+
+
+def _deflated(text: str) -> str:
+    """A third of it, as text that browsers inflate: figures are one part words, and plotly.js is long."""
+    return b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _kind(column: Sequence[str]) -> str:
-    """How it is set: numbers at the right, short words on one line."""
     if column and all(map(_NUMBER.fullmatch, column)):
         return "number"
     return "short" if max(map(len, column), default=0) <= _SHORT else "long"
 
 
-def _row(row: Row, kinds: Sequence[str]) -> str:
-    first, *others = (f"{kind}>{_cell(cell)}" for cell, kind in zip(row.cells, kinds, strict=True))
-    return f'<tr{_tags(row.tags)}><th scope="row"{first}</th>{"".join(f"<td{each}</td>" for each in others)}</tr>'
-
-
-def _cell(cell: str | Cell) -> str:
-    if isinstance(cell, str) or not cell.verdict:
-        return _inline(cell if isinstance(cell, str) else cell.text)
-    assert cell.verdict in _MARKS, f"a verdict is one of {', '.join(_MARKS)}, got {cell.verdict!r}"
-    mark = f'<span class="mark" role="img" aria-label="{cell.verdict}:">{_MARKS[cell.verdict]}</span>'
-    return f'<span class="verdict {cell.verdict}">{mark} {_inline(cell.text or cell.verdict)}</span>'
-
-
-# -- parts of them -----------------------------------------------------------------------------------------------------
-
-
-def _inline(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
-
-
-def _tags(tags: Mapping[str, str]) -> str:
-    return f' data-tags="{escape(json.dumps(dict(tags), ensure_ascii=False))}"' if tags else ""
+def _inline(text: str) -> Markup:
+    """Text in which what stands in backticks is code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 
 def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
-
-
-def _json(content: Any) -> str:
-    """For a script element, which nothing in it can end."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")

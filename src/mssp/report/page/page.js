@@ -1,7 +1,6 @@
 // What a report does: figures drawn for the room there is, filters, copies. Nothing is fetched.
 "use strict";
 (() => {
-  const settings = JSON.parse(document.getElementById("page.settings").textContent);
   const darkGround = matchMedia("(prefers-color-scheme: dark)");
   const touch = matchMedia("(pointer: coarse)");
   const narrow = matchMedia("(max-width: 1023px)"); // as in page.css
@@ -25,7 +24,7 @@
   /** A layout of what all have in common and what is of one width. */
   function composed(fixed, placed) {
     const axes = Object.keys(fixed).filter((name) => name in placed).map((name) => [name, { ...fixed[name], ...placed[name] }]);
-    return { ...fixed, ...placed, ...Object.fromEntries(axes), template: settings.template };
+    return { ...fixed, ...placed, ...Object.fromEntries(axes), template: figures.template };
   }
 
   /** The widest layout that fits. All but the widest may be stretched: their panels fill the width. */
@@ -49,11 +48,23 @@
       other.height * other.scale <= one.height * one.scale ? other : one);
   }
 
+  /** The text of an element, which is packed. */
+  function unpacked(id) {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  }
+
+  let figures, source; // what is drawn, and plotly.js
+  const loaded = Promise.all(["page.figures", "page.plotly"].map(unpacked)).then((texts) => {
+    figures = JSON.parse(texts[0]);
+    source = texts[1];
+  });
+
   /** Run when the first figure is drawn: it is long, and what else is on the page need not wait for it. */
   function plotly() {
     if (!window.Plotly) {
       const script = document.createElement("script");
-      script.textContent = document.getElementById("page.plotly").textContent;
+      script.textContent = source;
       document.head.append(script);
     }
     return window.Plotly;
@@ -70,14 +81,12 @@
     }
 
     get figure() {
-      // Read when it is needed: a page may hold many.
-      this.content ??= JSON.parse(this.element.querySelector(":scope > script").textContent);
-      return this.content;
+      return figures.charts[this.element.id];
     }
 
     get config() {
       const image = { format: "svg", filename: this.element.id };
-      const buttons = { modeBarButtonsToRemove: settings.noButtons, displaylogo: false };
+      const buttons = { modeBarButtonsToRemove: figures.noButtons, displaylogo: false };
       // Nothing hovers on a touch screen: buttons would always be there, over the legend.
       const shown = { displayModeBar: touch.matches ? false : "hover" };
       return { responsive: false, toImageButtonOptions: image, ...buttons, ...shown };
@@ -93,7 +102,7 @@
     }
 
     draw(paper = false) {
-      if (!this.box.checkVisibility()) return; // hidden, or folded away: text has no size there
+      if (!figures || !this.box.checkVisibility()) return; // hidden, or folded away: text has no size there
       const place = paper ? onPaper(this.sizes) : onScreen(this.sizes, this.box.clientWidth);
       const dark = darkGround.matches && !paper;
       const wanted = JSON.stringify([place, dark]);
@@ -111,7 +120,8 @@
       for (const button of all(".modebar-btn", this.plot)) button.tabIndex = -1;
     }
 
-    download() {
+    async download() {
+      await loaded;
       const { data, fixed, whole } = this.figure;
       const figure = { data: painted(data, false), layout: painted(composed(fixed, whole), false), config: this.config };
       const { width, height } = whole;
@@ -128,7 +138,7 @@
   const redraw = () => charts.forEach((chart) => (chart.reserve(), chart.drawn && chart.draw()));
   charts.forEach((chart) => chart.reserve());
 
-  window.reportReady = new Promise((ready) => {
+  window.reportReady = loaded.then(() => new Promise((ready) => {
     const near = new IntersectionObserver((entries) => {
       for (const { target } of entries.filter(({ isIntersecting }) => isIntersecting))
         charts.has(target) ? charts.get(target).draw() : focusIfItScrolls(target);
@@ -136,7 +146,7 @@
     }, { rootMargin: NEAR });
     all(".chart, .table").forEach((element) => near.observe(element));
     if (!document.querySelector(".chart, .table")) ready();
-  });
+  }));
 
   let waiting = 0;
   new ResizeObserver(() => {
