@@ -11,7 +11,8 @@ import pytest
 from plotly.graph_objects import Figure as Plotly
 
 from mssp.report.drawing import drawn, fixed, layout, traces
-from mssp.report.figure import Axis, Figure, Panel, Series, in_rows, mark, plain
+from mssp.report.figure import Axis, Figure, Panel, Series, in_rows, mark
+from mssp.report.words import plain
 from tests.report.samples import FIGURES
 
 NAN = float("nan")

@@ -397,6 +397,17 @@ def test_all_figures_are_printed_in_light_colours_and_fit_a_page(browser: Browse
     opened.context.close()
 
 
+def test_what_prints_a_page_as_soon_as_it_is_loaded_has_its_figures(
+    browser: Browser, addresses: dict[str, str]
+) -> None:
+    context = browser.new_context()
+    printed = context.new_page()
+    printed.goto(addresses["report"])
+    printed.pdf()
+    assert printed.locator(".main-svg").count() >= 4
+    context.close()
+
+
 def test_on_paper_there_is_nothing_to_press(report: Opened) -> None:
     report.page.emulate_media(media="print")
     assert not report.page.locator("button:visible, nav:visible, form:visible, .csv:visible, .skip:visible").count()

@@ -21,8 +21,8 @@ from mssp.measure.quantities import EFFECTIVE
 from mssp.planning.setting import Setting
 from mssp.report.contents import Contents, read
 from mssp.report.findings import Finding, findings_of, implemented, lr_at_the_widest, stable
-from mssp.report.page.document import Cell, Chart
-from mssp.report.sections import charts, report, sections, summary
+from mssp.report.page.document import Cell, Chart, charts
+from mssp.report.sections import report, sections, summary
 from mssp.store.runs import NewRun, Result, Store
 from mssp.sweep import transfer_text
 from mssp.sweep.metrics import METRICS
@@ -186,7 +186,7 @@ def test_every_part_has_its_section_and_its_charts(tmp_path: Path, limit: dict[s
 
 def test_the_transfer_chart_has_a_line_and_a_star_for_every_width(tmp_path: Path) -> None:
     contents = read([filled(tmp_path / "runs.sqlite", trials())])
-    chart: Chart = next(charts(sections(contents)[0].blocks))
+    chart: Chart = charts(sections(contents)[0].blocks)[0]
     lines = series_of(chart.figure, mode="lines+markers")
     stars = series_of(chart.figure, mode="markers")
     assert len(lines) == len(stars) == 6

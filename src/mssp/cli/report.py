@@ -59,8 +59,9 @@ class ReportCommand:
 def write_figures(contents: Contents, folder: Path) -> int:
     """Every figure of a report as files; how many there are."""
     from mssp.report.figure_data import csv_of
+    from mssp.report.page.document import charts
     from mssp.report.saving import one_browser, save
-    from mssp.report.sections import charts, sections
+    from mssp.report.sections import sections
 
     found = list(charts(block for section in sections(contents) for block in section.blocks))
     with one_browser(), progress.counting(len(found), "figures") as one_more:

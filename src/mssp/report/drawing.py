@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, count
 
 from mssp.report.colours import BLANK, GROUND, INK, LIGHT, MUTED, RULE, painted
-from mssp.report.figure import Axis, Figure, Json, Panel, Series, in_rows, markup, plain
+from mssp.report.figure import Axis, Figure, Json, Panel, Series, in_rows
+from mssp.report.words import markup, plain
 
 _LEAST = 250  # pixels across a panel: less is no picture
 _GAP = 72  # between panels with labels of their own
@@ -44,12 +45,10 @@ TEMPLATE: Json = {
 
 def drawn(figure: Figure) -> Json:
     """A figure by itself: as wide as it is, with its title, for light ground."""
-    parts = fixed(figure), layout(figure, titled=True)
-    merged = {key: value for part in parts for key, value in part.items()}
-    axes = {key: parts[0][key] | parts[1][key] for key in parts[0] if key in parts[1]}
-    whole = {"data": traces(figure), "layout": merged | axes | {"template": TEMPLATE}}
-    found: Json = painted(whole, LIGHT)
-    return found
+    common, placed = fixed(figure), layout(figure, titled=True)
+    axes = {name: common[name] | placed[name] for name in common if name in placed}
+    whole = {"data": traces(figure), "layout": common | placed | axes | {"template": TEMPLATE}}
+    return {name: painted(part, LIGHT) for name, part in whole.items()}
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
@@ -58,20 +57,20 @@ def drawn(figure: Figure) -> Json:
 def traces(figure: Figure) -> list[Json]:
     """Panel by panel; of a panel, bands under cells under series. The first series of a name stands in its legend."""
     legends = _legend_keys(figure)
-    found: list[Json] = []
+    data: list[Json] = []
     named: set[tuple[str, str]] = set()
     for panel, number in _numbered(figure).items():
-        drawn = [_band(series) for series in panel.series if series.band and any(map(math.isfinite, series.ci))]
-        drawn += [_cells(panel)] if panel.cells else []
+        of_panel = [_band(series) for series in panel.series if series.band and any(map(math.isfinite, series.ci))]
+        of_panel += [_cells(panel)] if panel.cells else []
         for series in panel.series:
             name = series.legend, series.name
-            drawn.append(_trace(series) | {"showlegend": series.named and name not in named})
+            of_panel.append(_trace(series) | {"showlegend": series.named and name not in named})
             named |= {name} if series.named else set()
         # plotly drops axes that no trace is on, and what refers to them lands on others.
-        drawn += [] if drawn else [{"type": "scatter", "name": "", "x": [None], "y": [None], "showlegend": False}]
-        found += [trace | {"xaxis": f"x{number}", "yaxis": f"y{number}"} for trace in drawn]
-    found += [_trace(series) | {"x": [None], "y": [None], "showlegend": True} for series in figure.marks]
-    return [trace | {"legend": legends.get(trace.get("legend", ""), "legend")} for trace in found]
+        of_panel += [] if of_panel else [{"type": "scatter", "name": "", "x": [None], "y": [None], "showlegend": False}]
+        data += [trace | {"xaxis": f"x{number}", "yaxis": f"y{number}"} for trace in of_panel]
+    data += [_trace(series) | {"x": [None], "y": [None], "showlegend": True} for series in figure.marks]
+    return [trace | {"legend": legends.get(trace.get("legend", ""), "legend")} for trace in data]
 
 
 def _legend_keys(figure: Figure) -> dict[str, str]:
@@ -143,22 +142,22 @@ def _cells(panel: Panel) -> Json:
 
 def fixed(figure: Figure) -> Json:
     """What all layouts share: axes, lines across panels, the scale of colours."""
-    found: Json = {"shapes": []}
+    common: Json = {"shapes": []}
     for panel, number in _numbered(figure).items():
-        for one, other, axis in (("x", "y", panel.x), ("y", "x", panel.y)):
-            found[f"{one}axis{number}"] = (_EMPTY if panel.why_empty else axis.look) | {"anchor": f"{other}{number}"}
+        for side, other, axis in (("x", "y", panel.x), ("y", "x", panel.y)):
+            common[f"{side}axis{number}"] = (_EMPTY if panel.why_empty else axis.look) | {"anchor": f"{other}{number}"}
         if panel.upright is not None:
             ends = {"x0": panel.upright, "x1": panel.upright, "y0": 0, "y1": 1, "layer": "below", "type": "line"}
             place = {"xref": f"x{number}", "yref": f"y{number} domain"}
-            found["shapes"].append(ends | place | {"line": {"color": MUTED, "width": 1.5, "dash": "dash"}})
+            common["shapes"].append(ends | place | {"line": {"color": MUTED, "width": 1.5, "dash": "dash"}})
     if figure.scale is not None:
-        scale, side = figure.scale, figure.size[0]
+        scale, length = figure.scale, figure.size[0]
         # The bar and its label stand in the empty half of the triangle, and in the margin where that is small.
-        bar = {"x": (side + 24) / figure.across, "xanchor": "left", "y": 1, "yanchor": "top", "thickness": 16}
-        bar |= {"lenmode": "pixels", "len": side, "ypad": 0, "outlinewidth": 0}
+        bar = {"x": (length + 24) / figure.across, "xanchor": "left", "y": 1, "yanchor": "top", "thickness": 16}
+        bar |= {"lenmode": "pixels", "len": length, "ypad": 0, "outlinewidth": 0}
         colours = {"colorscale": "Viridis", "reversescale": scale.reversed, "cmin": scale.low, "cmax": scale.high}
-        found |= {"coloraxis": colours | {"colorbar": bar}, "plot_bgcolor": BLANK}
-    return found
+        common |= {"coloraxis": colours | {"colorbar": bar}, "plot_bgcolor": BLANK}
+    return common
 
 
 # -- the layout for a width --------------------------------------------------------------------------------------------
@@ -220,11 +219,11 @@ def _head(figure: Figure, across: float, narrow: bool, titled: bool) -> tuple[li
 
 def _entries(figure: Figure, legend: str) -> dict[str, Series]:
     """The first of each name that stands in a legend."""
-    found: dict[str, Series] = {}
+    entries: dict[str, Series] = {}
     for series in [*(series for panel in figure.panels for series in panel.series), *figure.marks]:
         if series.named and series.legend == legend:
-            found.setdefault(series.name, series)
-    return found
+            entries.setdefault(series.name, series)
+    return entries
 
 
 def _legend_rows(entries: Mapping[str, Series], title: str, across: float) -> tuple[int, Json]:
@@ -275,9 +274,8 @@ def _panels(figure: Figure, across: float) -> tuple[Json, list[Json], int, int]:
         if panel.why_empty:
             axes |= {f"xaxis{number}": x_domain, f"yaxis{number}": y_domain}
         else:
-            lines, wide = 1.5 * _font(panel.y), 0.6 * _font(panel.x) * _longest(panel.x) + 8  # pixels of a label
-            x = _labels(panel.x, alone or lowest[column] == row, width / wide, 1000)
-            y = _labels(panel.y, alone or leftmost[row] == column, height / lines, height)
+            x = _labels(panel.x, alone or lowest[column] == row, width, False)
+            y = _labels(panel.y, alone or leftmost[row] == column, height, True)
             axes |= {f"xaxis{number}": x_domain | x, f"yaxis{number}": y_domain | y}
         notes += _words(panel, number, heading, verdict)
     if figure.scale is not None:
@@ -300,24 +298,18 @@ def _parts(start: float, length: float, whole: float) -> Json:
     return {"domain": [max(start / whole, 0.0), min((start + length) / whole, 1.0)]}
 
 
-def _labels(axis: Axis, outermost: bool, most: float, length: int) -> Json:
-    """The title, in lines of a length in pixels, and as many labels as fit."""
+def _labels(axis: Axis, outermost: bool, length: float, upright: bool) -> Json:
+    """The title, and as many labels as fit."""
     shown: Json = {}
     if axis.title and (outermost or not axis.title_once):
-        shown["title"] = {"text": _wrapped(axis.title, length // 6)}
+        shown["title"] = {"text": _wrapped(axis.title, length // 6) if upright else axis.title}
     if axis.labels_once and not outermost:
         return shown | {"showticklabels": False, "ticks": ""}
     labels = axis.look.get("ticktext", ())
-    every = math.ceil(len(labels) / most)
+    font = axis.look.get("tickfont", _AXIS["tickfont"])["size"]
+    each = 1.5 * font if upright else 0.6 * font * max((len(plain(label)) for label in labels), default=0) + 8
+    every = math.ceil(len(labels) * each / length)
     return shown | ({"tickvals": axis.look["tickvals"][::every], "ticktext": labels[::every]} if every > 1 else {})
-
-
-def _font(axis: Axis) -> int:
-    return int(axis.look.get("tickfont", _AXIS["tickfont"])["size"])
-
-
-def _longest(axis: Axis) -> int:
-    return max(map(len, map(plain, axis.look.get("ticktext", ()))), default=0)
 
 
 def _words(panel: Panel, number: str, heading: str, verdict: str) -> Iterator[Json]:

@@ -6,10 +6,8 @@ numbers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape, unescape
 from typing import Any
 
 from mssp._estimates import Estimate
@@ -200,28 +198,3 @@ def estimated(points: Iterable[Estimate | None]) -> Json:
         "y": [None if point is None else point.value for point in points],
         "ci": [nan if point is None else point.ci for point in points],
     }
-
-
-# -- words -------------------------------------------------------------------------------------------------------------
-
-
-def markup(text: str) -> str:
-    return escape(text, quote=False)
-
-
-def plain(text: str) -> str:
-    """Words without their markup.
-
-    >>> plain("<b>Regime II</b> · SGD &amp; more")
-    'Regime II · SGD & more'
-    """
-    return unescape(re.sub(r"<[^>]*>", "", text)).strip()
-
-
-def many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"
-
-
-def signed(value: float, digits: int = 2) -> str:
-    """With a minus sign, which is no hyphen."""
-    return f"{value:.{digits}g}".replace("-", "−")

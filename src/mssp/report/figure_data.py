@@ -7,7 +7,8 @@ import io
 import math
 from collections.abc import Iterator
 
-from mssp.report.figure import Figure, Json, Panel, Series, plain
+from mssp.report.figure import Figure, Json, Panel, Series
+from mssp.report.words import plain
 
 _COLUMNS = ("panel", "series", "x axis", "x", "y axis", "y", "low", "high", "z")
 _ALWAYS = 6  # of them; the others where something is in them

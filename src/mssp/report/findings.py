@@ -116,21 +116,22 @@ def overview(found: list[Finding]) -> Table:
 
 def implemented(check: Check) -> Cell:
     """Whether it behaves as the theory says of its scheme, as far as that is known."""
-    judged, vague = len(judged_of(check)), len(vague_of(check))
-    if not judged:
-        return Cell(_NOT_LOOKED_AT)
-    if not check.passed:
-        return Cell("no", "bad")
-    return Cell("yes", "good") if vague <= _VAGUE * judged else Cell(f"{vague} of {judged} unclear", "unsure")
+    return _answer(check, check.passed, "{vague} of {judged} unclear")
 
 
 def stable(check: Check) -> Cell:
+    return _answer(check, check.stable, "unclear")
+
+
+def _answer(check: Check, holds: bool, unclear: str) -> Cell:
     judged, vague = len(judged_of(check)), len(vague_of(check))
     if not judged:
         return Cell(_NOT_LOOKED_AT)
-    if not check.stable:
+    if not holds:
         return Cell("no", "bad")
-    return Cell("yes", "good") if vague <= _VAGUE * judged else Cell("unclear", "unsure")
+    return (
+        Cell("yes", "good") if vague <= _VAGUE * judged else Cell(unclear.format(vague=vague, judged=judged), "unsure")
+    )
 
 
 def lr_at_the_widest(outcome: Outcome) -> str:

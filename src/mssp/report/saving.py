@@ -78,28 +78,13 @@ def one_browser() -> Iterator[None]:
         kaleido.stop_sync_server(silence_warnings=True)
 
 
-def _html(figure: Figure) -> bytes:
-    return page_of(figure).encode()
-
-
-def _png(figure: Figure) -> bytes:
-    return _image(drawn(figure), "png", scale=_SHARPNESS)
-
-
 def _svg(figure: Figure) -> bytes:
+    """With its words, and with fixed ids: plotly names clip paths by a random word, the first definitions too."""
     text = _image(drawn(figure), "svg").decode()
-    return _with_words(_with_fixed_ids(text), figure.title, figure.description).encode()
-
-
-def _with_fixed_ids(svg: str) -> str:
-    """plotly names its clip paths by a random word, which stands in the id of the first definitions."""
-    found = re.search(r'id="defs-(\w+)"', svg)
-    return svg.replace(found[1], "figure") if found else svg
-
-
-def _with_words(svg: str, title: str, description: str) -> str:
-    words = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>"
-    return re.sub(r"<svg\b([^>]*)>", lambda found: f'<svg role="img"{found[1]}>{words}', svg, count=1)
+    random = re.search(r'id="defs-(\w+)"', text)
+    text = text.replace(random[1], "figure") if random else text
+    words = f"<title>{escape(figure.title)}</title><desc>{escape(figure.description)}</desc>"
+    return re.sub(r"<svg\b([^>]*)>", lambda start: f'<svg role="img"{start[1]}>{words}', text, count=1).encode()
 
 
 def _pdf(figure: Figure) -> bytes:
@@ -123,4 +108,9 @@ def _image(figure: Json, kind: str, scale: float = 1) -> bytes:
     return content
 
 
-_RENDERERS: dict[str, Callable[[Figure], bytes]] = {".html": _html, ".svg": _svg, ".pdf": _pdf, ".png": _png}
+_RENDERERS: dict[str, Callable[[Figure], bytes]] = {
+    ".html": lambda figure: page_of(figure).encode(),
+    ".svg": _svg,
+    ".pdf": _pdf,
+    ".png": lambda figure: _image(drawn(figure), "png", scale=_SHARPNESS),
+}

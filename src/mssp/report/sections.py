@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from mssp._environment import __version__
 from mssp.coordcheck import text as check_text
+from mssp.coordcheck.result import Check
 from mssp.measure.quantities import AGGREGATE, LARGEST_LOAD
 from mssp.planning import printing
-from mssp.planning.setting import Optimizer, Regime
+from mssp.planning.setting import Optimizer, Regime, Setting
 from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep, Swept
+from mssp.report.figure import Figure
 from mssp.report.figures.agreement import agreement_figure
 from mssp.report.figures.checks import exponents_figure, router_figure, sizes_figure
 from mssp.report.figures.limits import overlay_figure
 from mssp.report.figures.sweeps import PANELS, heatmaps, scaling_figure, transfer_figure
 from mssp.report.findings import findings_of, overview, tags
-from mssp.report.page.document import (
-    Block,
-    Bullets,
-    Cell,
-    Chart,
-    Command,
-    Folded,
-    Row,
-    Section,
-    Table,
-    Words,
-    all_blocks,
-    page,
-)
+from mssp.report.page.document import Block, Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page
 from mssp.sweep import grids, transfer_text
 from mssp.sweep.transfer import Contender, Outcome
 from mssp.sweep.transfer_text import RecordedSweep
@@ -37,16 +27,12 @@ from mssp.sweep.transfer_text import RecordedSweep
 _TERMS = ("init", "propagating", "effective", "cross")  # of the sum over experts
 _VERDICTS = {"ok": "good", "off": "bad"}
 Tags = Mapping[str, str]
+Thing = TypeVar("Thing")
 
 
 def report(contents: Contents, title: str) -> str:
     """The HTML of all of it."""
     return page(title, summary(contents), sections(contents), f"Made by mssp {__version__}.")
-
-
-def charts(blocks: Iterable[Block]) -> list[Chart]:
-    """Those among blocks, folded ones too."""
-    return [block for block in all_blocks(blocks) if isinstance(block, Chart)]
 
 
 def summary(contents: Contents) -> list[Block]:
@@ -83,8 +69,8 @@ def sections(contents: Contents) -> list[Section]:
         Section("Is wider better?", _scaling_blocks(contents.sweeps), "scaling"),
         Section("Recorded elsewhere", _recorded_blocks(contents.recorded), "recorded"),
         Section("Does it scale as the theory says?", _check_blocks(contents.checks), "check"),
-        Section("What the experts add up to", _aggregation_blocks(contents.checks), "experts"),
-        Section("Where inputs go", _router_blocks(contents.checks), "router"),
+        Section("What the experts add up to", _chart_blocks(contents.checks, "aggregation", _aggregation), "experts"),
+        Section("Where inputs go", _chart_blocks(contents.checks, "router", _router), "router"),
         Section("Multipliers", _search_blocks(contents.searches), "multipliers"),
         Section("What it grows to", _limit_blocks(contents), "limit"),
         Section("The plan", _plan_blocks(contents.plans), "plan"),
@@ -121,15 +107,18 @@ def _scaling_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
 def _groups(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, list[Swept], str, str]]:
     """What stands in one figure: a regime and an optimizer, with as many settings as fit; with its label and name."""
     for number, sweep in enumerate(sweeps, 1):
-        found: dict[tuple[Regime | None, Optimizer], list[Swept]] = {}
-        for each in sweep.swept:
-            setting = each.contender.setting
-            found.setdefault((setting.regime, setting.optimizer), []).append(each)
-        for (regime, optimizer), alike in found.items():
-            label = f"Regime {regime} · {optimizer.title}"
+        for label, alike in _by_label((each.contender.setting, each) for each in sweep.swept).items():
             for part, start in enumerate(range(0, len(alike), PANELS)):
                 more = f"-{part + 1}" if part else ""
                 yield sweep, alike[start : start + PANELS], label, f"{number}-{_slug(label)}{more}"
+
+
+def _by_label(things: Iterable[tuple[Setting, Thing]]) -> dict[str, list[Thing]]:
+    """By regime and optimizer, in words."""
+    groups: dict[str, list[Thing]] = {}
+    for setting, thing in things:
+        groups.setdefault(f"Regime {setting.regime} · {setting.optimizer.title}", []).append(thing)
+    return groups
 
 
 _SHARED_START = (
@@ -161,13 +150,9 @@ def _recorded_blocks(sweeps: Sequence[RecordedSweep]) -> list[Block]:
         data = sweep.experiment.partition(",")[0]
         of = f"Not of this run: recorded on {sweep.experiment} ({sweep.made})."
         blocks.append(Words(of if sweep.made else f"A sweep of which the outcome alone was kept: {sweep.experiment}."))
-        groups: dict[tuple[Regime | None, Optimizer], dict[Contender, Outcome]] = {}
-        for contender, outcome in sweep.outcomes.items():
-            setting = contender.setting
-            groups.setdefault((setting.regime, setting.optimizer), {})[contender] = outcome
-        for (regime, optimizer), group in groups.items():
-            label = f"Regime {regime} · {optimizer.title}"
-            which = tags(next(iter(group)).setting, data)
+        for label, alike in _by_label((each.setting, each) for each in sweep.outcomes).items():
+            group = {contender: sweep.outcomes[contender] for contender in alike}
+            which = tags(alike[0].setting, data)
             name = f"recorded-{number}-{_slug(label)}"
             figure = scaling_figure(group, f"Recorded: {label}, {sweep.experiment}")
             blocks.append(Chart(figure, name, which))
@@ -228,23 +213,23 @@ def _quantities_table(checked: Checked, name: str, which: Tags) -> Table:
     return Table(["quantity", *header], body, name, "Sizes after the last update, and the exponent that is judged.")
 
 
-def _aggregation_blocks(checks: Sequence[Checked]) -> list[Block]:
-    blocks: list[Block] = []
-    for number, each in enumerate(checks, 1):
-        names = [name for term in _TERMS if (name := AGGREGATE(term)) in each.check.quantities]
-        if names:
-            which = tags(each.check.setting, each.data)
-            blocks.append(Chart(sizes_figure(each.check, names), f"aggregation-{number}", which))
-    return blocks
+def _chart_blocks(checks: Sequence[Checked], name: str, draw: Callable[[Check], Figure | None]) -> list[Block]:
+    """A chart of every check that has what is drawn."""
+    figures = [(number, each, draw(each.check)) for number, each in enumerate(checks, 1)]
+    return [
+        Chart(figure, f"{name}-{number}", tags(each.check.setting, each.data))
+        for number, each, figure in figures
+        if figure
+    ]
 
 
-def _router_blocks(checks: Sequence[Checked]) -> list[Block]:
-    blocks: list[Block] = []
-    for number, each in enumerate(checks, 1):
-        if LARGEST_LOAD() in each.check.quantities:
-            which = tags(each.check.setting, each.data)
-            blocks.append(Chart(router_figure(each.check), f"router-{number}", which))
-    return blocks
+def _aggregation(check: Check) -> Figure | None:
+    names = [name for term in _TERMS if (name := AGGREGATE(term)) in check.quantities]
+    return sizes_figure(check, names) if names else None
+
+
+def _router(check: Check) -> Figure | None:
+    return router_figure(check) if LARGEST_LOAD() in check.quantities else None
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

@@ -10,23 +10,9 @@ from mssp.coordcheck.judgement import TOLERANCE, Judged
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading, judged_of, vague_of
 from mssp.report.colours import MUTED
-from mssp.report.figure import (
-    DASHED,
-    MAIN,
-    Axis,
-    Figure,
-    Json,
-    Panel,
-    Series,
-    estimated,
-    in_rows,
-    many,
-    mark,
-    plain,
-    signed,
-    swatch,
-)
+from mssp.report.figure import DASHED, MAIN, Axis, Figure, Json, Panel, Series, estimated, in_rows, mark, swatch
 from mssp.report.figures.axes import SMALL_TICKS
+from mssp.report.words import many, plain, signed
 
 _MOST = 3  # columns
 _SPREAD = 0.3  # of an exponent: points of one prediction stand side by side within so much
@@ -49,7 +35,9 @@ def agreement_figure(checks: Mapping[str, Check], title: str = "Predicted and me
         checks: by the panel's heading.
     """
     points = {name: _points(check) for name, check in checks.items()}
-    values = [value for found in points.values() for point in found for value in (point.measured.value, point.power)]
+    values = [
+        value for several in points.values() for point in several for value in (point.measured.value, point.power)
+    ]
     ends = min([0.0, *values]) - _ROOM, max([0.0, *values]) + _ROOM
     panels = [_panel(name, check, points[name], ends) for name, check in checks.items()]
     return Figure(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mssp.report.figure import Json, signed
+from mssp.report.figure import Json
+from mssp.report.words import signed
 
 SMALL_TICKS: Json = {"tickfont": {"size": 12}}  # of figures with many panels
 _LEAST_DECADES = 1.0  # that a panel spans: noise is not to look like a slope

@@ -44,12 +44,11 @@ from mssp.report.figure import (
     Series,
     estimated,
     in_rows,
-    many,
     mark,
-    signed,
     swatch,
 )
 from mssp.report.figures.axes import SMALL_TICKS, growing_axis, log_axis, on_log_axis, space_around, steps_axis
+from mssp.report.words import many, signed
 from mssp.theory.propagation import Exponent
 
 _Quantities = Mapping[str, Sequence[Judged]]  # by the title of their panel
@@ -57,34 +56,24 @@ _Quantities = Mapping[str, Sequence[Judged]]  # by the title of their panel
 # Layers have colours of Okabe and Ito, which the colour-blind tell apart, terms have others, of Tol. Markers are for
 # those who see no colours.
 _LAYERS = {
-    "embedding": ("#009e73|#009e73", "diamond"),
-    "hidden": ("#cc79a7|#cc79a7", "cross"),
-    "router": ("#d55e00|#f07a2e", "square"),
-    "expert_in": ("#4a9bc8|#56b4e9", "triangle-up"),
-    "expert_out": ("#0072b2|#4f86e8", "triangle-down"),
-    "shared_gate": ("#c68900|#e69f00", "x"),
+    "embedding": ("#009e73|#009e73", "diamond"), "hidden": ("#cc79a7|#cc79a7", "cross"),
+    "router": ("#d55e00|#f07a2e", "square"), "expert_in": ("#4a9bc8|#56b4e9", "triangle-up"),
+    "expert_out": ("#0072b2|#4f86e8", "triangle-down"), "shared_gate": ("#c68900|#e69f00", "x"),
     "readout": (INK, "circle"),
-}
+}  # fmt: skip
 _SUMMANDS = {
-    "init": ("#882255|#dd5fb4", "circle"),
-    "propagating": ("#332288|#9c8ff5", "triangle-up"),
-    "effective": ("#999933|#b5b545", "square"),
-    "cross": ("#cc6677|#cc6677", "diamond"),
-    "A21": ("#41a393|#44aa99", "triangle-down"),
-    "A22": ("#117733|#5fbf68", "cross"),
-}
+    "init": ("#882255|#dd5fb4", "circle"), "propagating": ("#332288|#9c8ff5", "triangle-up"),
+    "effective": ("#999933|#b5b545", "square"), "cross": ("#cc6677|#cc6677", "diamond"),
+    "A21": ("#41a393|#44aa99", "triangle-down"), "A22": ("#117733|#5fbf68", "cross"),
+}  # fmt: skip
 _BACKWARD = {
-    "A4": ("#882255|#dd5fb4", "circle"),
-    "A5": ("#332288|#9c8ff5", "triangle-up"),
-    "A6": ("#999933|#b5b545", "square"),
-    "E": ("#41a393|#44aa99", "diamond"),
-}
+    "A4": ("#882255|#dd5fb4", "circle"), "A5": ("#332288|#9c8ff5", "triangle-up"),
+    "A6": ("#999933|#b5b545", "square"), "E": ("#41a393|#44aa99", "diamond"),
+}  # fmt: skip
 _OTHERS = (
-    ("#aa4499|#c77ad0", "circle"),
-    ("#b58b2a|#ddaa33", "square"),
-    ("#117733|#5fbf68", "diamond"),
-    ("#4e9bb5|#66ccee", "triangle-up"),
-)
+    ("#aa4499|#c77ad0", "circle"), ("#b58b2a|#ddaa33", "square"),
+    ("#117733|#5fbf68", "diamond"), ("#4e9bb5|#66ccee", "triangle-up"),
+)  # fmt: skip
 _SHADES, _OTHER = "shades", "other"  # legends
 _LOOKS = {EFFECTIVE.legend: _LAYERS, AGGREGATE.legend: _SUMMANDS, BACKWARD.legend: _BACKWARD}
 _LEGENDS = {_SHADES: "", **{title: title for title in (*_LOOKS, _OTHER)}, MARKS: ""}
@@ -221,15 +210,15 @@ def _named(check: Check, names: Sequence[str]) -> list[Judged]:
 
 def _of_kind(check: Check, kind: Kind, labels: Iterable[str] = ()) -> list[Judged]:
     """Those with certain labels; all by default, layers in the order in which signals pass them."""
-    found = {each.name.label: each for each in check.quantities.values() if each.name.kind is kind}
-    order = tuple(labels) or (*_LAYERS, *_SUMMANDS, *found)
-    return [found[label] for label in dict.fromkeys(order) if label in found]
+    by_label = {each.name.label: each for each in check.quantities.values() if each.name.kind is kind}
+    order = tuple(labels) or (*_LAYERS, *_SUMMANDS, *by_label)
+    return [by_label[label] for label in dict.fromkeys(order) if label in by_label]
 
 
 def _worth_drawing(check: Check) -> list[Judged]:
     terms = ("init", "propagating", "effective", "cross")
-    found = [*_of_kind(check, EFFECTIVE), *_of_kind(check, PROPAGATING), *_of_kind(check, AGGREGATE, terms)]
-    there = [each for each in found if each.verdict != "zero"]
+    usual = [*_of_kind(check, EFFECTIVE), *_of_kind(check, PROPAGATING), *_of_kind(check, AGGREGATE, terms)]
+    there = [each for each in usual if each.verdict != "zero"]
     return there or [each for each in check.quantities.values() if each.verdict != "zero"][:_MOST]
 
 
@@ -303,7 +292,7 @@ def _trained(check: Check, name: str) -> Mapping[int, Sequence[float | None]]:
 
 def _training_panels(check: Check, panels: Mapping[str, Sequence[str]]) -> list[Panel]:
     """Quantities over training; a second one of a panel is dotted, without markers, which would hide the dots."""
-    found = []
+    drawn = []
     for title, names in panels.items():
         lines = []
         for size, colour in zip(check.sizes, shades(len(check.sizes)), strict=True):
@@ -316,10 +305,10 @@ def _training_panels(check: Check, panels: Mapping[str, Sequence[str]]) -> list[
                 lines.append(Series(x=range(len(ys)), y=ys, part=part, told=told, size=4, **style, **dotted))
         if any(y is not None for line in lines for y in line.y):
             y_axis = Axis(look={"nticks": 6, **SMALL_TICKS})
-            found.append(Panel(heading=title, x=_updates(check), y=y_axis, series=lines))
+            drawn.append(Panel(heading=title, x=_updates(check), y=y_axis, series=lines))
         else:
-            found.append(Panel(heading=title, why_empty="not measured"))
-    return found
+            drawn.append(Panel(heading=title, why_empty="not measured"))
+    return drawn
 
 
 def _exponents_panel(
@@ -409,8 +398,8 @@ def _after(step: int) -> str:
 
 def _verdict(each: Judged) -> str:
     """As ``0.07 ± 0.21 (expected 0) ok``."""
-    found = each.judged or each.exponents[-1]
-    measured = "" if found is None or math.isnan(found.value) else found.text(2)
+    exponent = each.judged or each.exponents[-1]
+    measured = "" if exponent is None or math.isnan(exponent.value) else exponent.text(2)
     ends = " … ".join(signed(power) for _, power in reversed(_ends(each.expected)))
     verdict = each.verdict if each.stable else f"{each.verdict}, not stable"
     return " ".join(filter(None, (measured, f"(expected {ends})" if ends else "", verdict)))

@@ -17,22 +17,9 @@ from mssp.dmft.document import SYMBOLS, Overlay
 from mssp.dmft.observables import OVER_INPUTS, Array
 from mssp.dmft.solution import Solution
 from mssp.report.colours import INK, MUTED, shades
-from mssp.report.figure import (
-    DASHED,
-    DOTTED,
-    MAIN,
-    Axis,
-    Figure,
-    Json,
-    Panel,
-    Series,
-    in_rows,
-    many,
-    mark,
-    signed,
-    swatch,
-)
+from mssp.report.figure import DASHED, DOTTED, MAIN, Axis, Figure, Json, Panel, Series, in_rows, mark, swatch
 from mssp.report.figures.axes import SMALL_TICKS, growing_axis, log_axis, on_log_axis, space_around, steps_axis
+from mssp.report.words import many, signed
 
 # What panels show, and more exactly. The distance from the limit ends the first row.
 _PANELS = {
@@ -125,9 +112,7 @@ def _over_steps(name: str, shown: Overlay) -> Panel:
         for each, colour in zip(shown.beside, shades(len(shown.beside)), strict=True):
             look: Json = {"dash": DOTTED, "width": 1.5} if unseen else {}
             curve = each.curves[name][:, index]
-            lines.append(
-                _line(name, index, curve, name=_width_name(each.width), rank=each.width, colour=colour, **look)
-            )
+            lines.append(_line(name, index, curve, name=f"N = {each.width}", rank=each.width, colour=colour, **look))
         dash = DOTTED if unseen else DASHED if shown.beside else "solid"
         look = {"name": _LIMIT, "rank": _after_widths(shown, 1), "colour": _ACCENT, "width": 2.5, "dash": dash}
         limits.append(_line(name, index, values, band=0.25, ci=errors.tolist(), **look))
@@ -233,14 +218,10 @@ def _deviation(shown: Overlay, name: str, label: str, apart: float) -> Series:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def _width_name(width: int) -> str:
-    return f"N = {width}"
-
-
 def _exponent_names(shown: Overlay) -> dict[str, str]:
     """Of what has a limit that is not zero, which deviations are relative to; as ``f: −0.98 ± 0.10``."""
-    found = {name: shown.exponents[name] for name in _COMPARED if name in shown.exponents}
-    told = {name: "in the noise" if math.isnan(each.value) else each.text(2) for name, each in found.items()}
+    exponents = {name: shown.exponents[name] for name in _COMPARED if name in shown.exponents}
+    told = {name: "in the noise" if math.isnan(each.value) else each.text(2) for name, each in exponents.items()}
     return {name: f"{SYMBOLS[name]}: {words}" for name, words in told.items()}
 
 

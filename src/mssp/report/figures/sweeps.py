@@ -11,21 +11,8 @@ from statistics import fmean, median
 from mssp._estimates import Estimate
 from mssp.planning.setting import JIANG, MSSP, MUP, MUP_HEURISTIC, NTP, SP, Scheme
 from mssp.report.colours import BLANK, GROUND, INK, MUTED, ON_BRIGHT, shades
-from mssp.report.figure import (
-    Axis,
-    Cells,
-    Figure,
-    Json,
-    Panel,
-    Scale,
-    Series,
-    estimated,
-    in_rows,
-    many,
-    mark,
-    signed,
-    swatch,
-)
+from mssp.report.figure import Axis, Cells, Figure, Json, Panel, Scale, Series, estimated, in_rows, mark, swatch
+from mssp.report.words import many, signed
 from mssp.sweep.metrics import Metric
 from mssp.sweep.transfer import Contender, Outcome, Transfer
 
@@ -41,11 +28,9 @@ SCHEME_LOOKS = {
 }
 # Looks of schemes that have none of their own, in the order in which they come.
 SPARE_LOOKS = (
-    ("#882255|#dd5fb4", "star-diamond"),
-    ("#999933|#b5b545", "hexagon"),
-    ("#332288|#9c8ff5", "bowtie"),
-    ("#117733|#5fbf68", "pentagon"),
-)
+    ("#882255|#dd5fb4", "star-diamond"), ("#999933|#b5b545", "hexagon"),
+    ("#332288|#9c8ff5", "bowtie"), ("#117733|#5fbf68", "pentagon"),
+)  # fmt: skip
 _FAR = 3.0  # times the median distance from the best score: losses beyond leave the panel
 _OPTIMUM: Json = {"symbol": "star", "size": 15, "line": {"color": GROUND, "width": 1}}
 _AT_EDGE: Json = {"symbol": "star", "size": 12, "color": GROUND}
@@ -76,7 +61,8 @@ def transfer_figure(outcomes: Mapping[Contender, Transfer], title: str) -> Figur
     colours = dict(zip(widths, shades(len(widths)), strict=True))
     panels: list[list[Panel | None]] = []
     for row in rows:
-        points = [point for contender in row if contender for point in _points(outcomes[contender])]
+        shown = [outcomes[contender] for contender in row if contender]
+        points = [_point(each, width, lr) for each in shown for width in each.widths for lr in each.lrs(width)]
         span = _span([point.value for point in points if point is not None], metric.higher_is_better)
         y = Axis(title=metric.label, look={"range": span}, title_once=True, labels_once=True)
         panels.append([_transfer_panel(each, outcomes[each], y, colours) if each else None for each in row])
@@ -173,10 +159,6 @@ def _transfer_words(outcomes: Mapping[Contender, Transfer], metric: Metric) -> s
 def _point(transfer: Transfer, width: int, lr: float) -> Estimate | None:
     """None where a seed diverged: a mean over those that did not would flatter the learning rate."""
     return transfer.shown(width, lr) if all(map(math.isfinite, transfer.values(width, lr).values())) else None
-
-
-def _points(transfer: Transfer) -> list[Estimate | None]:
-    return [_point(transfer, width, lr) for width in transfer.widths for lr in transfer.lrs(width)]
 
 
 def _rate_axis(transfer: Transfer) -> Json:
@@ -305,8 +287,8 @@ def heatmaps(
         raise ValueError("no run with a score differs from the optimum in at most two multipliers: nothing to draw")
     places = {name: {_log2(name, best)} for name in names}
     for pair, plane in planes.items():
-        for name, found in zip(pair, zip(*plane, strict=True), strict=False):
-            places[name].update(found)
+        for name, along in zip(pair, zip(*plane, strict=True), strict=False):
+            places[name].update(along)
     axes = _multiplier_axes(places)
     first, second = names[:2]
     middle = planes[first, second].get((_log2(first, best), _log2(second, best)), math.nan)

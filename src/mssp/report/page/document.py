@@ -163,12 +163,11 @@ def page(title: str, summary: Sequence[Block], sections: Sequence[Section], foot
     """
     parts = [*([Section("Summary", summary)] if summary else []), *sections]
     parts = [replace(part, name=part.name or _slug(part.title)) for part in parts]
-    blocks = [block for part in parts for block in all_blocks(part.blocks)]
+    blocks = [block for part in parts for block in _all_blocks(part.blocks)]
     names = [each.name for each in (*parts, *blocks) if isinstance(each, Section | Chart | Table)]
     assert len(set(names)) == len(names), f"names are unique, got {sorted(names)}"
     assert all(re.fullmatch(r"[\w-]+", name) for name in names), f"names are words and hyphens, got {sorted(names)}"
-    charts = [block for block in blocks if isinstance(block, Chart)]
-    return _rendered(title, charts, sections=parts, choices=_choices(blocks), footer=footer)
+    return _rendered(title, charts(blocks), sections=parts, choices=_choices(blocks), footer=footer)
 
 
 def page_of(figure: Figure) -> str:
@@ -177,12 +176,16 @@ def page_of(figure: Figure) -> str:
     return _rendered(figure.title, [chart], sections=(), alone=chart)
 
 
-def all_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Those in folded parts too."""
+def charts(blocks: Iterable[Block]) -> list[Chart]:
+    """Those among blocks, folded ones too."""
+    return [block for block in _all_blocks(blocks) if isinstance(block, Chart)]
+
+
+def _all_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
     for block in blocks:
         yield block
         if isinstance(block, Folded):
-            yield from all_blocks(block.blocks)
+            yield from _all_blocks(block.blocks)
 
 
 def _choices(blocks: Iterable[Block]) -> list[tuple[str, list[str]]]:

@@ -60,6 +60,14 @@
     source = texts[1];
   });
 
+  // The page counts as loaded when figures can be drawn, so that what prints it at once waits, as it does for images.
+  (function hold(count) {
+    if (figures) return;
+    const next = () => hold(count + 1);
+    const src = `data:image/gif;count=${count};base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7`;
+    Object.assign(new Image(), { onload: next, onerror: next, src });
+  })(0);
+
   /** Run when the first figure is drawn: it is long, and what else is on the page need not wait for it. */
   function plotly() {
     if (!window.Plotly) {
