@@ -238,7 +238,8 @@ def _plotly() -> tuple[str, str]:
     except ImportError:
         raise ValueError(NEED_PLOTLY) from None
     script = get_plotlyjs()
-    return script[: script.index("*/")].removeprefix("/**").strip(), _deflated(script)
+    notice = re.match(r"\W*(.*?)\*/", script, re.DOTALL)
+    return notice[1].strip() if notice else "", _deflated(script)
 
 
 def _deflated(text: str) -> str:
