@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Generic, TypeVar, cast
 
 Kind = TypeVar("Kind")
@@ -38,8 +39,8 @@ class Constraint(Generic[Kind]):
     ValueError: batch must be a positive whole number, got 'fifty'
     """
 
-    def __init__(self, what: str | Callable[[], str], take: Callable[[Any], Kind]) -> None:
-        self._what, self.take = what, take
+    def __init__(self, what: str | Callable[[], str], take: Callable[[Any], Kind], *, takes_none: bool = False) -> None:
+        self._what, self.take, self.takes_none = what, take, takes_none
 
     @property
     def what(self) -> str:
@@ -191,7 +192,24 @@ def one_of(choices: Iterable[Any] | Mapping[str, Any] | Callable[[], Any]) -> Co
 
 def optional(one: Constraint[Any]) -> Constraint[Any]:
     """None, or what another constraint says."""
-    return Constraint(lambda: one.what, lambda came: None if came is None else one.take(came))
+    return Constraint(lambda: one.what, lambda came: None if came is None else one.take(came), takes_none=True)
+
+
+def _collection(came: Any) -> Any:
+    if not isinstance(came, Iterable) or isinstance(came, str | bytes | Mapping):
+        raise UnfitError
+    return came
+
+
+def _numbers(came: Any) -> Any:
+    numbers = list(_collection(came))
+    if not numbers or not all(isinstance(one, Real) for one in numbers):
+        raise UnfitError
+    return numbers
+
+
+collection = Constraint("several things", _collection)
+some_numbers = Constraint("one or more numbers", _numbers)
 
 
 def several(one: Constraint[Any], least: int = 0) -> Constraint[tuple[Any, ...]]:
@@ -211,13 +229,47 @@ def several(one: Constraint[Any], least: int = 0) -> Constraint[tuple[Any, ...]]
     return Constraint(lambda: f"{'one or more' if least else 'a sequence'}, each {one.what}", take)
 
 
+# -- objects of the package, of torch and of numpy: by name, since none is imported for it -----------------------------
+
+a_plan: Constraint[Any] = kind_of("mssp.planning.plans.Plan", what="what mssp.plan returns")
+a_module: Constraint[Any] = kind_of("torch.nn.Module")
+an_array: Constraint[Any] = kind_of("numpy.ndarray")
+claims: Constraint[Any] = kind_of(Mapping, what="a mapping of names to what parameters are")
+
+
+def having(attribute: str, what: str) -> Constraint[Any]:
+    def take(came: Any) -> Any:
+        if isinstance(came, type) or not hasattr(came, attribute):
+            raise UnfitError
+        return came
+
+    return Constraint(what, take)
+
+
+an_optimizer = having("param_groups", "a torch.optim.Optimizer")
+
+
+def _device(came: Any) -> Any:
+    torch = sys.modules["torch"]
+    if not isinstance(came, str | torch.device):
+        raise UnfitError
+    try:
+        return torch.device(came)
+    except RuntimeError:
+        raise UnfitError from None
+
+
+a_program = having("scores", "a Program")
+a_device = Constraint("a device, as cpu or cuda:1", _device)
+
+
 # -- tables of arguments -----------------------------------------------------------------------------------------------
 
 
-def checked(**constraints: Constraint[Any]) -> Callable[[Callee], Callee]:
+def takes(**constraints: Constraint[Any]) -> Callable[[Callee], Callee]:
     """A function or a class whose arguments are checked before anything is computed, and arrive as they are meant.
 
-    >>> @checked(width=positive_int)
+    >>> @takes(width=positive_int)
     ... def square(width: int) -> int:
     ...     return width**2
     >>> square(0)
@@ -232,14 +284,20 @@ def checked(**constraints: Constraint[Any]) -> Callable[[Callee], Callee]:
         names = list(inspect.signature(inner).parameters)
         assert set(constraints) <= set(names), sorted(set(constraints) - set(names))
 
-        @functools.wraps(inner)
-        def outer(*args: Any, **kwargs: Any) -> Any:
-            args = tuple(_as_meant(name, came) for name, came in zip(names, args, strict=False)) + args[len(names) :]
-            return inner(*args, **{name: _as_meant(name, came) for name, came in kwargs.items()})
-
-        def _as_meant(name: str, came: Any) -> Any:
+        def as_meant(name: str, came: Any) -> Any:
             return constraints[name](name, came) if name in constraints else came
 
+        def as_all_mean(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+            positional = [*map(as_meant, names, args), *args[len(names) :]]
+            return positional, {name: as_meant(name, came) for name, came in kwargs.items()}
+
+        def outer(*args: Any, **kwargs: Any) -> Any:
+            positional, named = as_all_mean(args, kwargs)
+            return inner(*positional, **named)
+
+        # A function of the callee's own module, as doctest asks before it looks for examples.
+        outer = FunctionType(outer.__code__, inner.__globals__, closure=outer.__closure__)
+        functools.update_wrapper(outer, inner)
         vars(outer)["CONSTRAINTS"] = constraints
         if not is_class:
             return cast(Callee, outer)

@@ -115,7 +115,7 @@ def test_nothing_is_touched_when_anything_fails() -> None:
         mssp.initialize(model, plan, incomplete)
     with pytest.raises(ValueError, match="the plan is for another model"):
         mssp.initialize(model, make(LARGE), CLAIMS)
-    with pytest.raises(ValueError, match="unknown gate 'relu'"):
+    with pytest.raises(ValueError, match="gate must be one of sigmoid, softmax, renormalised, got 'relu'"):
         mssp.initialize(model, plan, CLAIMS, gate="relu")
     assert all((parameter == 0.5).all() for parameter in model.parameters())
     assert all(not vars(parameter) for parameter in model.parameters())

@@ -54,7 +54,7 @@ def test_tokens_are_checked() -> None:
         Tokens("letters", 100, np.array([200], dtype=np.uint8), np.array([], dtype=np.uint8))
     with pytest.raises(ValueError, match=r"train tokens must be uint8 \[n\], got int64 \[1\]"):
         Tokens("letters", 256, np.array([2]), np.array([], dtype=np.uint8))
-    with pytest.raises(ValueError, match="letters's vocabulary must be of 2 to 256 tokens, got 50257"):
+    with pytest.raises(ValueError, match="vocabulary must be a whole number from 2 to 256, got 50257"):
         Tokens("letters", 50257, np.zeros(1, dtype=np.uint8), np.zeros(1, dtype=np.uint8))
 
 

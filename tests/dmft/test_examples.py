@@ -113,12 +113,12 @@ def test_a_plan_of_one_s_own() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"regime": "IV"}, "unknown regime 'IV': use one of I, II, III"),
-        ({"scheme": "best"}, "unknown scheme 'best': use one of mssp, mup, mup-heuristic, sp, ntp, jiang"),
-        ({"readout": "open"}, "unknown readout 'open': use one of zero, mup, scheme"),
+        ({"regime": "IV"}, "regime must be one of I, II, III, got 'IV'"),
+        ({"scheme": "best"}, "scheme must be one of mssp, mup, mup-heuristic, sp, ntp, jiang, got 'best'"),
+        ({"readout": "open"}, "readout must be one of zero, mup, scheme, got 'open'"),
         ({"lr": 0}, "lr must be a positive number, got 0"),
         ({"inputs": 0}, "inputs must be a positive whole number, got 0"),
-        ({"test_inputs": -1}, "test_inputs must be a positive whole number, got -1"),
+        ({"test_inputs": -1}, "test_inputs must be a whole number of at least 0, got -1"),
         ({"steps": 0}, "steps must be a positive whole number, got 0"),
         ({"rates": {"norm": 1.0}}, "rates of 'norm': the layers are embedding, router, expert_in, expert_out, readout"),
         ({"stds": {"gate": 1.0}}, "stds of 'gate': the layers are embedding, router, expert_in, expert_out, readout"),

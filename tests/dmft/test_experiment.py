@@ -111,8 +111,8 @@ def test_plans_that_have_no_solver_are_refused(asked: dict[str, Any], message: s
     ("given", "message"),
     [
         ({"activation": "relu"}, "two derivatives are needed, and relu has a kink: use tanh, gelu or silu"),
-        ({"activation": "exp"}, "unknown activation 'exp': use one of gelu, relu, silu, tanh, identity"),
-        ({"gate": "hard"}, "unknown gate 'hard': use one of sigmoid, softmax"),
+        ({"activation": "exp"}, "activation must be one of gelu, relu, silu, tanh, identity, got 'exp'"),
+        ({"gate": "hard"}, "gate must be one of sigmoid, softmax, got 'hard'"),
         (
             {"gate": "softmax"},
             "top-K is solved for sigmoid gates in regimes II and III: use all experts otherwise",

@@ -95,7 +95,7 @@ def test_a_later_plan_replaces_the_kept_one() -> None:
 
 
 def test_what_is_no_plan() -> None:
-    with pytest.raises(ValueError, match=r"plan must be what mssp\.plan returns, got a str"):
+    with pytest.raises(ValueError, match=r"plan must be what mssp\.plan returns, got '"):
         mssp.hf.adapt(model_of(config_of("olmoe", TARGET)), plan=plan_of().json())  # type: ignore[arg-type]
 
 

@@ -224,7 +224,7 @@ def test_arguments_that_agree_are_not(tmp_path: Path) -> None:
 
 def test_what_is_no_plan() -> None:
     for use in (mssp.hf.optimizer_factory, mssp.hf.PlanCallback):
-        with pytest.raises(ValueError, match=r"takes a plan \(mssp.plan\), got a dict"):
+        with pytest.raises(ValueError, match=r"plan must be what mssp.plan returns.*, got a dict"):
             use({"lr": 1e-3})  # type: ignore[arg-type]
 
 

@@ -541,7 +541,7 @@ def test_nanogpt_scales_gradients_and_learning_rates(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("host", "options", "message"),
     [
-        ("keras", {}, "unknown host 'keras': use one of torchtitan, megatron, olmo-core, nanogpt"),
+        ("keras", {}, "host must be one of torchtitan, megatron, olmo-core, nanogpt, got 'keras'"),
         (
             "torchtitan",
             {"optimizer": "sgd", "weight_decay": 0.0},
@@ -568,7 +568,7 @@ def test_sizes_are_checked() -> None:
         export(plan_for(SMALL), "megatron", Sizes({"ffn_width": 97}))
     with pytest.raises(ValueError, match="qk_norm is a question for olmo-core only"):
         export(plan_for(SMALL), "megatron", qk_norm="head")
-    with pytest.raises(ValueError, match="unknown qk_norm 'both'"):
+    with pytest.raises(ValueError, match="qk_norm must be one of full, head, got 'both'"):
         export(plan_for(SMALL), "olmo-core", qk_norm="both")
 
 

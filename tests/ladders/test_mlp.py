@@ -37,7 +37,7 @@ def test_shapes_of_a_ladder() -> None:
     assert MLPLadder(regime_named("III"), DATA, blocks=3).shape(256) == Shape(256, 256, 16, 16, 3, D)
     with pytest.raises(ValueError, match="Regime II has an expert for every 16 of width: 100 is no multiple of it"):
         MLPLadder(regime_named("II"), DATA).shape(100)
-    with pytest.raises(ValueError, match="unknown regime 'IV': use one of I, II, III"):
+    with pytest.raises(ValueError, match="regime must be one of I, II, III, got 'IV'"):
         family("IV", 128)
 
 

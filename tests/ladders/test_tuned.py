@@ -88,7 +88,7 @@ def test_families(regime: str, expected: tuple[int, int, int, int]) -> None:
 
 
 def test_shapes_that_no_family_has() -> None:
-    with pytest.raises(ValueError, match="unknown regime 'IV': use one of I, II, III"):
+    with pytest.raises(ValueError, match="regime must be one of I, II, III, got 'IV'"):
         family("IV", 128)
     with pytest.raises(ValueError, match="Regime III has an expert for every 16 of width: 120 is no multiple of it"):
         family("III", 120)

@@ -301,8 +301,8 @@ def test_a_run_in_which_the_model_is_never_called() -> None:
         ({"to": "nowhere/run.jsonl"}, "cannot write nowhere.run.jsonl: its folder does not exist"),
         ({"to": "."}, "cannot write .: it is a folder"),
         ({"loss": own_loss}, "a loss is taken on a probe batch: pass probe too"),
-        ({"optimizer": "adam"}, "optimizer must be a torch.optim.Optimizer, got a str"),
-        ({"plan": None}, "plan must be what mssp.plan returns, got a NoneType"),
+        ({"optimizer": "adam"}, "optimizer must be a torch.optim.Optimizer, got 'adam'"),
+        ({"plan": None}, "plan must be what mssp.plan returns, got None"),
         ({"claims": {"readout.weight": ParamInfo("readout", layout="out in")}}, "claimed more than once"),
     ],
 )

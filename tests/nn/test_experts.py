@@ -149,8 +149,8 @@ NAN = torch.full((T, N), math.nan)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (call(dispatch="fast"), "unknown dispatch 'fast': use one of auto, loop, dense, grouped, triton"),
-        (call(activation="swish"), "unknown activation 'swish': use one of gelu, relu, silu, tanh, identity"),
+        (call(dispatch="fast"), "dispatch must be one of auto, loop, dense, grouped, triton, got 'fast'"),
+        (call(activation="swish"), "activation must be one of gelu, relu, silu, tanh, identity, got 'swish'"),
         (call(x=torch.ones(T, N + 1)), r"the experts take inputs of width 16, got \(10, 17\)"),
         (call(x=torch.ones(T + 1, N)), r"gates \(10, 2\), chosen experts \(10, 2\) do not go with inputs \(11, 16\)"),
         (call(chosen=routed()[1] + 3), "chosen experts are numbered 3 to 6, but there are 4, counted from 0"),
@@ -178,8 +178,14 @@ NAN = torch.full((T, N), math.nan)
         (call(x=NAN, check_finite=True), r"the experts' inputs \(10, 16\) hold NaN or infinity"),
         (call(gates=NAN[:, :K], check_finite=True), r"the experts' gates \(10, 2\) hold NaN or infinity"),
         (lambda: Experts(N, E, 0), "experts must be a positive whole number, got 0"),
-        (lambda: Experts(N, E, M, dispatch="sorted"), "unknown dispatch 'sorted'"),
-        (lambda: Experts(N, E, M, activation="swish"), "unknown activation 'swish'"),
+        (
+            lambda: Experts(N, E, M, dispatch="sorted"),
+            "dispatch must be one of auto, loop, dense, grouped, triton, got 'sorted'",
+        ),
+        (
+            lambda: Experts(N, E, M, activation="swish"),
+            "activation must be one of gelu, relu, silu, tanh, identity, got 'swish'",
+        ),
     ],
 )
 def test_mistakes_are_named(make: Callable[[], object], message: str) -> None:

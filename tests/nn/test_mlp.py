@@ -258,12 +258,12 @@ def test_targets_that_do_not_fit_are_refused(
     [
         ({"width": 0}, "width must be a positive whole number, got 0"),
         ({"active": 9}, "active = 9 of 4 experts"),
-        ({"gate": "relu"}, "unknown gate 'relu'"),
-        ({"activation": "swish"}, "unknown activation 'swish'"),
-        ({"after_aggregation": "layernorm"}, "unknown after_aggregation 'layernorm': use one of nothing, rmsnorm"),
+        ({"gate": "relu"}, "gate must be one of sigmoid, softmax, got 'relu'"),
+        ({"activation": "swish"}, "activation must be one of gelu, relu, silu, tanh, identity, got 'swish'"),
+        ({"after_aggregation": "layernorm"}, "after_aggregation must be one of nothing, rmsnorm"),
         ({"noise": -1.0}, "noise must be a number of at least 0"),
         ({"inverse_temperature": 0.0}, "inverse_temperature must be a positive number"),
-        ({"loss": "hinge"}, "unknown loss 'hinge': use one of cross_entropy, mse"),
+        ({"loss": "hinge"}, "loss must be one of cross_entropy, mse, got 'hinge'"),
     ],
 )
 def test_mistakes_are_named(change: dict[str, Any], message: str) -> None:

@@ -191,12 +191,12 @@ def test_one_token_without_axes_and_no_token_at_all() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: route(LOGITS, gate="tanh"), "unknown gate 'tanh': use one of sigmoid, softmax"),
+        (lambda: route(LOGITS, gate="tanh"), "gate must be one of sigmoid, softmax, got 'tanh'"),
         (lambda: route(LOGITS, active=4), "active = 4 of 3 experts: a token cannot go to more experts than there are"),
         (lambda: route(LOGITS, active=0), "active must be a positive whole number, got 0"),
         (lambda: route(torch.tensor(1.0)), "logits are one number per expert, got a single number"),
         (lambda: Router(8, 4, 8), "active = 8 of 4 experts"),
-        (lambda: Router(8, 4, gate="top"), "unknown gate 'top'"),
+        (lambda: Router(8, 4, gate="top"), "gate must be one of sigmoid, softmax, got 'top'"),
         (lambda: Router(8, 4, noise=-1.0), "noise must be a number of at least 0, got -1.0"),
         (lambda: route(LOGITS, inverse_temperature=-1.0), "inverse_temperature must be a positive number, got -1.0"),
         (lambda: Router(8, 4, inverse_temperature=0.0), "inverse_temperature must be a positive number, got 0.0"),

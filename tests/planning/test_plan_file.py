@@ -105,7 +105,7 @@ def test_golden_plans_stay_as_they_are(name: str) -> None:
         ({"lr": 5e-3}, "its hash is"),
         ({"lr": -1.0}, "lr must be a positive number"),
         ({"lr": None}, "lr must be a positive number"),
-        ({"scheme": "musp"}, "unknown scheme 'musp'"),
+        ({"scheme": "musp"}, "scheme must be one of mssp, mup, mup-heuristic, sp, ntp, jiang, got 'musp'"),
         ({"target": {"width": 3}}, "corrupt plan file"),
         ({"target": [1, 2]}, "corrupt plan file"),
         ({"recipe": {"betas": 3}}, "corrupt plan file"),

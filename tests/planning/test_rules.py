@@ -230,11 +230,11 @@ def test_sources_are_marked() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("attention", "mssp", "I", "sgd"), "unknown role 'attention': use one of embedding"),
-        (("router", "musp", "I", "sgd"), "unknown scheme 'musp': use one of mssp"),
-        (("router", "mssp", "IV", "sgd"), "unknown regime 'IV': use one of I, II, III"),
-        (("router", "mssp", "I", "muon"), "no rules for optimizer 'muon'"),
-        (("router", "mssp", "I", "lion"), "no rules for optimizer 'lion'"),
+        (("attention", "mssp", "I", "sgd"), "role must be one of embedding"),
+        (("router", "musp", "I", "sgd"), "scheme must be one of mssp"),
+        (("router", "mssp", "IV", "sgd"), "regime must be one of I, II, III, got 'IV'"),
+        (("router", "mssp", "I", "muon"), "optimizer must be one of sgd, adam, adamw, got 'muon'"),
+        (("router", "mssp", "I", "lion"), "optimizer must be one of sgd, adam, adamw, got 'lion'"),
         (("router", "mssp", None, "sgd"), "scheme 'mssp' needs a regime"),
         (("router", "ntp", None, "adam"), "scheme 'ntp' is defined for sgd only"),
         (("router", "jiang", "II", "adam"), "scheme 'jiang' is defined for adam and adamw in regime III"),

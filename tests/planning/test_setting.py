@@ -226,5 +226,5 @@ def test_objects_print_in_a_word() -> None:
 
 
 def test_an_unknown_readout_is_refused_where_it_counts() -> None:
-    with pytest.raises(ValueError, match="unknown readout 'typo': use one of zero, mup, scheme"):
+    with pytest.raises(ValueError, match="readout must be one of zero, mup, scheme, got 'typo'"):
         Setting.of("mssp", "II", "sgd", "typo").rule("readout")

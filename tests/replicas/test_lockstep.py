@@ -83,7 +83,7 @@ def test_replicas_must_be_alike() -> None:
         Lockstep(MLPProgram(config()), [])
     with pytest.raises(ValueError, match="replicas in lockstep have one optimizer, got sgd and adam"):
         Lockstep(MLPProgram(config()), [replica(config(), "sgd", 0.1), replica(config(), "adam", 0.1)])
-    with pytest.raises(ValueError, match="unknown precision 'half': use one of float32, tf32"):
+    with pytest.raises(ValueError, match="precision must be one of float32, tf32, got 'half'"):
         Lockstep(MLPProgram(config()), [replica(config(), "sgd", 0.1)], precision="half")
     other = MLPConfig(INPUTS, CLASSES, width=16, expert_width=8, experts=4)
     with pytest.raises(ValueError, match="the plan is for"):

@@ -156,7 +156,7 @@ def test_parabolas() -> None:
 def test_rates_and_metrics() -> None:
     assert LearningRates().around(0.1) == pytest.approx([0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
     assert LearningRates(given=(3.0, 1.0)).around(0.1) == [1.0, 3.0]
-    with pytest.raises(ValueError, match="the ratio of learning rates must be more than 1"):
+    with pytest.raises(ValueError, match="ratio must be a number of more than 1"):
         LearningRates(ratio=0.5)
     assert METRICS["train_top5"].higher_is_better
     assert not METRICS["validation_loss"].higher_is_better

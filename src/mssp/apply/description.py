@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mssp._constraints import a_module, claims, optional, takes
 from mssp.apply.protocols import DescribesItself, Multiplies
 from mssp.planning.parameter import ParamInfo
 
@@ -27,6 +28,7 @@ _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped
 _IN_FRONT = "module"
 
 
+@takes(model=a_module, claims=optional(claims))
 def describe(model: nn.Module, claims: Claims | None = None) -> list[ParamInfo]:
     """Every trainable parameter of a model, by the fully qualified name it has without wrappers.
 

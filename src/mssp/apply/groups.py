@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from mssp._constraints import a_module, a_plan, an_optimizer, claims, optional, takes
 from mssp.apply.description import Claims, planned_parameters
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _RATIO_TOLERANCE = 1e-6
 
 
+@takes(model=a_module, plan=a_plan, claims=optional(claims))
 def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> list[dict[str, Any]]:
     """Parameter groups for ``torch.optim``: ``torch.optim.AdamW(mssp.param_groups(model, plan))``.
 
@@ -39,6 +41,7 @@ def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> 
     return list(groups.values())
 
 
+@takes(model=a_module, plan=a_plan, claims=optional(claims))
 def optimizer_for(model: nn.Module, plan: Plan, claims: Claims | None = None) -> Optimizer:
     """The plan's optimizer with its groups, and with scaled gradients where the plan asks for them."""
     make: Callable[..., Optimizer] = optimizer_class(plan)
@@ -65,6 +68,7 @@ def inner_optimizer(optimizer: Any) -> Optimizer:
     return inner
 
 
+@takes(optimizer=an_optimizer, plan=a_plan)
 def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
     """The factor by which a schedule scales all learning rates right now; raises unless it is the same for all."""
     factors: list[float] = []
@@ -86,6 +90,7 @@ def check_schedule(optimizer: Optimizer, plan: Plan) -> float:
     return usual
 
 
+@takes(optimizer=an_optimizer)
 def scale_gradients(optimizer: Optimizer) -> RemovableHandle:
     """Scale each group's gradients by its ``grad_scale`` right before every step, for plans made with ``grad_scale``.
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from mssp._constraints import a_module, a_plan, claims, one_of, optional, switch, takes, whole
 from mssp.apply.description import Claims, name_cleaner, planned_multipliers, planned_parameters
 from mssp.apply.protocols import Draws, KeepsPlan
 from mssp.apply.random_numbers import normals
-from mssp.apply.verification import check_precision, check_routing
+from mssp.apply.verification import GATE_KINDS, check_precision, check_routing
 from mssp.planning.parameter import OWN
 from mssp.planning.rules import BIASES, GAINS
 
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from mssp.planning.plans import Plan, Values
 
 
+@takes(
+    model=a_module,
+    plan=a_plan,
+    claims=optional(claims),
+    seed=whole,
+    gate=optional(one_of(GATE_KINDS)),
+    random_routing=switch,
+)
 def initialize(
     model: nn.Module,
     plan: Plan,

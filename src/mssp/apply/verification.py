@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from mssp._constraints import a_module, a_plan, an_optimizer, claims, optional, takes
 from mssp.apply.description import Claims, planned_multipliers, planned_parameters
 from mssp.apply.groups import check_schedule, group_settings, optimizer_class, same_values, scales_gradients
 from mssp.apply.protocols import Draws, Multiplies, Routes
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 # Gates that sum to one over the experts: with equal experts the router's gradient cancels.
 _SUMMING_GATES = ("softmax", "renormalised")
-_GATES = ("sigmoid", *_SUMMING_GATES)
+GATE_KINDS = ("sigmoid", *_SUMMING_GATES)
 _HALF = (torch.bfloat16, torch.float16)  # precisions that round small updates away
 
 
+@takes(model=a_module, optimizer=an_optimizer, plan=a_plan, claims=optional(claims))
 def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | None = None) -> None:
     """Raise unless every trainable parameter is held once, with the plan's values, and the model has its factors.
 
@@ -77,8 +79,6 @@ def check_routing(
     plan: Plan, model: nn.Module, infos: Sequence[ParamInfo], gate: str | None = None, random_routing: bool = False
 ) -> None:
     """Refuse a plan that the model's routers would not survive, and warn where they would learn late."""
-    if gate not in (*_GATES, None):
-        raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(_GATES)}")
     routers = [module for module in model.modules() if isinstance(module, Routes)]
     gates = {gate or "", *(router.gate_kind for router in routers)}
     random_routing = random_routing or (bool(routers) and all(router.random_routing for router in routers))
@@ -137,4 +137,4 @@ def check_precision(plan: Plan, described: list[tuple[ParamInfo, Tensor, Values]
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, PlanWarning, stacklevel=4)
+    warnings.warn(message, PlanWarning, stacklevel=5)

@@ -9,7 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mssp._constraints import positive_int
+from mssp._constraints import (
+    a_device,
+    a_plan,
+    claims,
+    collection,
+    function,
+    kind_of,
+    optional,
+    positive_int,
+    several,
+    takes,
+)
 from mssp.apply.description import Claims, described_parameters
 from mssp.apply.groups import optimizer_for
 from mssp.apply.initial_weights import initialize as initialize_by_plan
@@ -28,6 +39,18 @@ Loss = Callable[[nn.Module, Any], Tensor]
 _LEAST_SIZES = 2
 
 
+@takes(
+    build=function,
+    shapes=several(kind_of(Shape)),
+    batches=collection,
+    plan=a_plan,
+    seeds=positive_int,
+    loss=optional(function),
+    claims=optional(claims),
+    initialize=optional(function),
+    optimizer=optional(function),
+    device=a_device,
+)
 def check(
     build: Callable[[Shape], nn.Module],
     shapes: Sequence[Shape],
@@ -67,7 +90,7 @@ def check(
         optimizer: takes model and plan; the plan's groups and optimizer by default.
         device: the device of the models; batches must be on it already.
     """
-    seeds, batches = positive_int("seeds", seeds), list(batches)
+    batches = list(batches)
     sizes = _sizes(shapes, plan)
     if not batches:
         raise ValueError("no batches to train on: one update is taken for each")

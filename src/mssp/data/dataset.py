@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mssp._constraints import positive_int, whole
+from mssp._constraints import an_array, kind_of, positive_int, some_numbers, takes, whole, word
 from mssp.data.streams import order, single_pass
 
 PARTS = ("train", "validation")
 
 
+@takes(inputs=an_array, targets=an_array)
 @dataclass(frozen=True, eq=False)
 class Split:
     """One part of a dataset.
@@ -40,6 +41,15 @@ class Split:
         return len(self.targets)
 
 
+@takes(
+    name=word,
+    classes=positive_int,
+    train=kind_of(Split),
+    validation=kind_of(Split),
+    mean=some_numbers,
+    std=some_numbers,
+    source=word,
+)
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A classification problem.
@@ -65,7 +75,6 @@ class Dataset:
     source: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", positive_int("classes", self.classes))
         for part in PARTS:
             _check_split(f"{self.name}'s {part}", getattr(self, part), self.classes)
         train, validation = _described(self.train.inputs), _described(self.validation.inputs)
@@ -134,6 +143,7 @@ class Dataset:
         return replace(self, classes=classes, train=train, validation=validation)
 
 
+@takes(split=kind_of(Split), count=positive_int, seed=whole)
 def subset(split: Split, count: int, seed: int = 0) -> Split:
     """``count`` examples drawn by a seed; a smaller subset is the beginning of a larger one.
 
@@ -141,9 +151,9 @@ def subset(split: Split, count: int, seed: int = 0) -> Split:
     >>> subset(split, 2).targets.tolist() == subset(split, 3).targets.tolist()[:2]
     True
     """
-    if positive_int("count", count) > len(split):
+    if count > len(split):
         raise ValueError(f"a subset of {count} examples was asked for, there are {len(split)}")
-    return _taken(split, order(len(split), "subset", whole("seed", seed))[:count])
+    return _taken(split, order(len(split), "subset", seed)[:count])
 
 
 def update_with_array(digest: hashlib._Hash, array: npt.NDArray[Any]) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mssp._constraints import positive_int
+from mssp._constraints import Constraint, UnfitError, kind_of, optional, path, positive_int, some_numbers, takes
 from mssp._files import file_at, replacing
 from mssp.data.dataset import PARTS, Dataset, Split
 
@@ -39,6 +39,7 @@ KERAS_KEYS = ("x_train", "y_train", "x_test", "y_test")
 _OPTIONAL = ("mean", "std", "classes", "name", "source")
 
 
+@takes(path=path, classes=optional(positive_int), mean=optional(some_numbers), std=optional(some_numbers))
 def from_npz(
     path: str | Path,
     /,
@@ -80,6 +81,7 @@ def from_npz(
         raise ValueError(f"{path}: {error}") from None
 
 
+@takes(dataset=kind_of(Dataset), path=path)
 def save_npz(dataset: Dataset, path: str | Path) -> None:
     """Write a dataset so that :func:`from_npz` reads it back. The file is written whole or not at all."""
     path = Path(path)
@@ -95,6 +97,23 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
+def _height_and_width(came: Any) -> tuple[int, int]:
+    height_width = came if isinstance(came, tuple) else (came, came)
+    if len(height_width) != 2:
+        raise UnfitError
+    return positive_int.take(height_width[0]), positive_int.take(height_width[1])
+
+
+_SIZE = Constraint("a positive whole number, or a height and a width", _height_and_width)
+
+
+@takes(
+    path=path,
+    classes=optional(positive_int),
+    size=optional(_SIZE),
+    mean=optional(some_numbers),
+    std=optional(some_numbers),
+)
 def from_folder(
     path: str | Path,
     /,
@@ -342,10 +361,3 @@ def _pixels(image: Any, files: Files, name: str, height_width: tuple[int, int] |
         # Pillow would name its buffer in memory.
         reason = "of no known format" if isinstance(error, image.UnidentifiedImageError) else error
         raise ValueError(f"{files.place}/{name} is not a whole image ({reason}): replace or remove it") from error
-
-
-def _height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
-    height_width = (size, size) if isinstance(size, int) else size
-    if not isinstance(height_width, tuple) or len(height_width) != 2:
-        raise ValueError(f"size must be a whole number, or a height and a width, got {size!r}")
-    return positive_int("size", height_width[0]), positive_int("size", height_width[1])

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mssp._constraints import between, positive_int
+from mssp._constraints import an_array, at_least, between, optional, path, positive_int, takes, word
 from mssp._files import file_at
 from mssp.data.dataset import PARTS, update_with_array
 from mssp.data.streams import single_pass
@@ -31,6 +31,7 @@ _WRITTEN_BY_BUILDS = ("config-", "_sysconfigdata")
 _CHUNK = 1 << 20
 
 
+@takes(name=word, vocabulary=at_least(2, 256), train=an_array, validation=an_array, source=word)
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """Text in two parts.
@@ -94,6 +95,7 @@ class Tokens:
         return (tokens[row[:, None] + np.arange(length + 1)] for row in starts)
 
 
+@takes(validation_share=between(0, 1))
 def python_source(validation_share: float = 0.02) -> Tokens:
     """The source of the running Python's standard library, with a zero byte after every file.
 
@@ -136,6 +138,7 @@ def _belongs(name: str) -> bool:
     return name not in _LEFT_OUT and not name.startswith(_WRITTEN_BY_BUILDS)
 
 
+@takes(path=path, validation=optional(path), validation_share=between(0, 1))
 def from_text_file(path: str | Path, validation: str | Path | None = None, validation_share: float = 0.02) -> Tokens:
     """A UTF-8 text file as bytes; a file whose name ends in ``.xz`` is unpacked.
 

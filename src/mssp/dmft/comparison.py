@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mssp._constraints import positive_int
+from mssp._constraints import a_device, function, kind_of, optional, positive_int, several, takes
 from mssp._estimates import Estimate
 from mssp.dmft.experiment import Experiment
 from mssp.dmft.observables import MAIN, Array, Averaged, Observables, averaged, relative
@@ -160,6 +160,13 @@ class Comparison:
         return self.widths[-1]
 
 
+@takes(
+    solution=kind_of(Solution),
+    widths=several(positive_int),
+    seeds=positive_int,
+    device=a_device,
+    on_width=optional(function),
+)
 def compare(
     solution: Solution,
     widths: Sequence[int],
@@ -190,8 +197,7 @@ def networks(widths: Sequence[int], seeds: int) -> dict[int, int]:
     >>> networks([64, 16], seeds=10)
     {16: 40, 64: 10}
     """
-    seeds = positive_int("seeds", seeds)
-    wide = sorted({positive_int("width", width) for width in widths})
+    wide = sorted(set(widths))
     return {width: seeds * wide[-1] // width for width in wide}
 
 

@@ -8,14 +8,31 @@ from dataclasses import replace
 
 import numpy as np
 
-from mssp._constraints import positive_int
+from mssp._constraints import at_least, kind_of, mapping, one_of, optional, positive, positive_int, takes, whole
 from mssp.apply.random_numbers import normals
 from mssp.dmft.constants import SCALES, constants
 from mssp.dmft.experiment import Experiment
 from mssp.dmft.observables import Array
+from mssp.nn.activations import ACTIVATIONS
+from mssp.nn.router import GATES
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning
-from mssp.planning.setting import II, III, MSSP, MUPS_OWN, SGD, ZERO, I, Regime, Scheme, regime_named, scheme_named
+from mssp.planning.setting import (
+    II,
+    III,
+    MSSP,
+    MUPS_OWN,
+    READOUTS,
+    REGIMES,
+    SCHEMES,
+    SGD,
+    ZERO,
+    I,
+    Regime,
+    Scheme,
+    regime_named,
+    scheme_named,
+)
 from mssp.planning.shape import Shape
 
 DIMENSION = 8  # of the inputs
@@ -31,6 +48,21 @@ RATES = {"embedding": 2.0, "router": 2.0, "expert_in": 1.0, "expert_out": 1.0, "
 STDS = {"embedding": 1.5, "router": 1.0, "expert_in": 1.5, "expert_out": 1.0, "readout": 1.0}
 
 
+@takes(
+    regime=one_of(REGIMES),
+    scheme=one_of(SCHEMES),
+    inputs=positive_int,
+    steps=positive_int,
+    test_inputs=at_least(0),
+    lr=positive,
+    rates=optional(mapping),
+    stds=optional(mapping),
+    readout=optional(one_of(READOUTS)),
+    smallest=optional(kind_of(Shape)),
+    activation=one_of(list(ACTIVATIONS)),
+    gate=one_of(GATES),
+    data_seed=whole,
+)
 def example(
     regime: str | Regime,
     scheme: str | Scheme,

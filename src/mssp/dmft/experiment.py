@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from mssp._constraints import positive_int
+from mssp._constraints import Constraint, UnfitError, a_plan, one_of, optional, positive_int, takes
 from mssp.dmft.observables import Array
 from mssp.ladders.mlp import config_of
-from mssp.nn.activations import activation
+from mssp.nn.activations import ACTIVATIONS
 from mssp.nn.mlp import MLPConfig
-from mssp.nn.router import check_gate
+from mssp.nn.router import GATES
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.setting import SGD, I
@@ -26,6 +27,28 @@ from mssp.planning.shape import Shape
 _KINKED = ("relu",)  # the second derivative is a point mass, which neither samples nor their tangents see
 
 
+def _array(came: Any) -> Array:
+    try:
+        array = np.asarray(came, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UnfitError from None
+    if came is None or not array.shape or not array.size:
+        raise UnfitError
+    return array
+
+
+_ARRAY = Constraint("an array of numbers", _array)
+
+
+@takes(
+    plan=a_plan,
+    inputs=_ARRAY,
+    targets=_ARRAY,
+    steps=positive_int,
+    test_inputs=optional(_ARRAY),
+    activation=one_of(list(ACTIVATIONS)),
+    gate=one_of(GATES),
+)
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """Full-batch gradient descent on half the mean squared error.
@@ -52,9 +75,6 @@ class Experiment:
     gate: str = "sigmoid"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", positive_int("steps", self.steps))
-        activation(self.activation)
-        check_gate(self.gate, 1.0)
         if self.activation in _KINKED:
             raise ValueError(f"two derivatives are needed, and {self.activation} has a kink: use tanh, gelu or silu")
         self._check_plan()

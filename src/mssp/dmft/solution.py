@@ -9,7 +9,7 @@ from math import ceil, gcd
 import numpy as np
 import torch
 
-from mssp._constraints import positive_int
+from mssp._constraints import a_device, function, kind_of, optional, positive_int, takes, whole
 from mssp.dmft.constants import Constants, constants
 from mssp.dmft.experiment import Experiment
 from mssp.dmft.observables import MAIN, Averaged, Observables, averaged, relative
@@ -54,6 +54,15 @@ class Solution:
         return relative(self.found.error[name], self.found.mean[name])
 
 
+@takes(
+    experiment=kind_of(Experiment),
+    samples=positive_int,
+    solves=positive_int,
+    seed=whole,
+    device=a_device,
+    memory=optional(positive_int),
+    on_solved=optional(function),
+)
 def solve(
     experiment: Experiment,
     *,
@@ -79,14 +88,13 @@ def solve(
         on_solved: called after each solution.
     """
     device, limit_constants = torch.device(device), constants(experiment)
-    samples, solves = positive_int("samples", samples), positive_int("solves", solves)
     rows = len(experiment.all_inputs) * (experiment.steps + 1)
     if samples < _FEWEST_PER_ROW * rows:
         raise ValueError(
             f"{samples} samples are too few for {len(experiment.all_inputs)} inputs at {experiment.steps + 1} times: "
             f"use at least {_FEWEST_PER_ROW * rows}"
         )
-    budget = _MEMORY[device.type] if memory is None else positive_int("memory", memory)
+    budget = _MEMORY[device.type] if memory is None else memory
     parts = ceil(_bytes(_sizes(experiment, samples), experiment) / budget)
     sizes = _sizes(experiment, max(ceil(samples / parts), _FEWEST_PER_ROW * rows))
     draws: list[Marched] = []

@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import nn
 
+from mssp._constraints import a_module, a_plan, one_of, optional, takes
 from mssp.apply.description import unwrapped
 from mssp.hf.experts import MoE, moe_layers, numbered_layers
 from mssp.hf.factors import FACTOR, attach, detach, factors_for, is_tied
@@ -35,6 +36,7 @@ _METHODS = ("param_infos", "plan_multipliers", "keep_plan")
 _ROUTING = ("gate_kind", "random_routing")
 
 
+@takes(model=a_module, plan=optional(a_plan), gate=optional(one_of(GATE_KINDS)))
 def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate: str | None = None) -> None:
     """Make a Hugging Face MoE known to every function of ``mssp``: its roles, its sides at the base, its factors.
 
@@ -52,8 +54,6 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     experts (by the aggregation factor, where gates are sigmoids), of modules that write to the residual stream, and of
     a readout that is tied to the embedding. :func:`release` takes everything off again.
     """
-    if not isinstance(plan, Plan | None):
-        raise ValueError(f"plan must be what mssp.plan returns, got a {type(plan).__name__}")
     model = unwrapped(model)
     _refuse_what_is_not_trained_from_scratch(model)
     base, plan = _stored(model, base, plan)
@@ -87,8 +87,6 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
 
 def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
     """How every MoE layer makes gates: found out by running its router, or taken from the caller."""
-    if gate not in (*GATE_KINDS, None):
-        raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(GATE_KINDS)}")
     gates: dict[MoE, str] = {moe: moe.gates().kind for moe in moe_layers(model)}
     for moe, kind in gates.items():
         if gate not in (None, kind):
@@ -105,6 +103,7 @@ def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
     return gates
 
 
+@takes(model=a_module)
 def release(model: nn.Module) -> None:
     """Undo :func:`adapt`: no hooks, no factors, no description. Weights stay as they are."""
     model = unwrapped(model)

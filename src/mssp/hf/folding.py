@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from mssp._constraints import a_module, takes
 from mssp.apply.description import name_cleaner, unwrapped
 from mssp.hf.adaptation import release
 from mssp.hf.factors import BY_PLAN, FACTOR, LOGITS, FromPlan, factor_of
@@ -14,6 +15,7 @@ from mssp.hf.probing import neutral_gain
 from mssp.hf.vocabulary import BIAS_SUFFIX, Place, names
 
 
+@takes(model=a_module)
 def fold(model: nn.Module) -> None:
     """Multiply every factor of a trained model into its weights, in place, and take the hooks off.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import compress, groupby
 from typing import Any
 
+from mssp._constraints import a_plan, takes
 from mssp._tables import align, markdown_table, number
 from mssp.apply.description import multipliers_of, planned_parameters
 from mssp.hf.adaptation import adapt
@@ -84,6 +85,7 @@ class ByName:
         return list(compress((eps, grad_scale, weight_decay), shown))
 
 
+@takes(plan=a_plan)
 def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
     """The plan for the model of a config, which is built without memory; ``base`` is the config that was tuned."""
     model = on_meta(config_of(target))

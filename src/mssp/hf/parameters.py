@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from mssp._constraints import mapping, takes
 from mssp.apply.description import name_cleaner
 from mssp.hf.experts import FusedExperts, has_attribute, is_fused
 from mssp.hf.meta import config_of, on_meta
@@ -137,6 +138,7 @@ class _Base:
         return self._with_sides[key]
 
 
+@takes(shapes=mapping)
 def checkpoint_infos(shapes: Mapping[str, tuple[int, ...]], config: Any, base: Any = None) -> dict[str, ParamInfo]:
     """What the tensors of a checkpoint are, by their names on disk, where every matrix of every expert has one.
 

@@ -29,6 +29,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from mssp._constraints import a_plan, kind_of, takes
 from mssp._files import replacing
 from mssp.apply.description import name_cleaner, planned_parameters, unwrapped
 from mssp.apply.groups import check_schedule, inner_optimizer, optimizer_for, same_values
@@ -82,14 +83,13 @@ _ENOUGH_ENTRIES, _TOLERANCE = 2000, 0.1
 _RECIPES = ("recipe.", "tuned_with.")
 
 
+@takes(plan=a_plan)
 def optimizer_factory(plan: Plan) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
     """What ``Trainer(optimizer_cls_and_kwargs=...)`` takes: the plan's optimizer, made when the Trainer needs it.
 
     ``args.optim``, ``learning_rate``, ``weight_decay`` and Adam's eps and betas in the Trainer's arguments then have no
     effect, since the plan has them. Schedules and warmup are still those of the arguments.
     """
-    if not isinstance(plan, Plan):
-        raise ValueError(f"optimizer_factory takes a plan (mssp.plan), got a {type(plan).__name__}")
     return _factory, {"plan": plan}
 
 
@@ -123,6 +123,7 @@ def _refuse_state_of_another_plan(optimizer: Optimizer, state: dict[str, Any]) -
                 )
 
 
+@takes(plan=kind_of(Plan, str, what="what mssp.plan returns, or its JSON"))
 class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # which mypy does not look into
     """Holds a Trainer to its plan.
 
@@ -139,8 +140,6 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
     """
 
     def __init__(self, plan: Plan | str) -> None:
-        if not isinstance(plan, Plan | str):
-            raise ValueError(f"PlanCallback takes a plan (mssp.plan), got a {type(plan).__name__}")
         self.plan = Plan.from_json(plan) if isinstance(plan, str) else plan
         self._model: nn.Module | None = None
         self._rates: dict[str, float] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mssp._constraints import a_plan, kind_of, one_of, optional, takes
 from mssp.hosts import megatron, nanogpt, olmo_core, torchtitan
 from mssp.hosts.rows import Sizes
 
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
 HOSTS = {"torchtitan": torchtitan, "megatron": megatron, "olmo-core": olmo_core, "nanogpt": nanogpt}
 
 
+@takes(
+    plan=a_plan,
+    host=one_of(list(HOSTS)),
+    sizes=optional(kind_of(Sizes)),
+    qk_norm=optional(one_of(list(olmo_core.QK_NORMS))),
+)
 def export(plan: Plan, host: str, sizes: Sizes | None = None, qk_norm: str | None = None) -> str:
     """The Python file that brings a plan into a host.
 
@@ -27,8 +34,6 @@ def export(plan: Plan, host: str, sizes: Sizes | None = None, qk_norm: str | Non
         sizes: sides of hidden matrices that the plan does not know; sides that are not given grow with the width.
         qk_norm: for OLMo-core, whether norms of queries and keys are over the ``full`` width (default) or a ``head``.
     """
-    if host not in HOSTS:
-        raise ValueError(f"unknown host {host!r}: use one of {', '.join(HOSTS)}")
     if qk_norm is not None and host != "olmo-core":
         raise ValueError(f"qk_norm is a question for olmo-core only: {host} has one kind")
     module = HOSTS[host]

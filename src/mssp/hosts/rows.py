@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from mssp._constraints import positive_int
+from mssp._constraints import mapping, positive_int, takes
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import GAINS
 
@@ -42,6 +42,7 @@ class Side:
     known: bool
 
 
+@takes(target=mapping, base=mapping)
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of :data:`SIDES` that the user gives, at the target and at the base.

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mssp._constraints import positive_int
-from mssp.planning.setting import II, I, Regime, regime_named
+from mssp._constraints import kind_of, one_of, optional, positive_int, takes
+from mssp.planning.setting import II, REGIMES, I, Regime, regime_named
 from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:  # the commands' flags name widths of the families, and wait for no torch
@@ -29,6 +29,7 @@ _EXPERTS = 8  # at the tuned width
 _NARROW = 16  # the width of an expert that does not grow, and the width for which an expert is added
 
 
+@takes(regime=one_of(REGIMES), width=positive_int, inputs=optional(positive_int), active=optional(positive_int))
 def family(regime: str | Regime, width: int, inputs: int | None = None, active: int | None = None) -> Shape:
     """The member of a family that has this width.
 
@@ -41,11 +42,10 @@ def family(regime: str | Regime, width: int, inputs: int | None = None, active: 
         active: experts per input where there are eight, and in proportion where there are more; None for all.
     """
     regime = regime_named(regime)
-    width = positive_int("width", width)
     experts = _EXPERTS if regime is I else width // _NARROW
     if regime is not I and width % _NARROW:
         raise ValueError(f"Regime {regime} has an expert for every {_NARROW} of width: {width} is no multiple of it")
-    active_here = experts if active is None else positive_int("active", active) * experts // _EXPERTS
+    active_here = experts if active is None else active * experts // _EXPERTS
     if active is not None and (active > _EXPERTS or active_here * _EXPERTS != active * experts):
         raise ValueError(f"{active} of {_EXPERTS} experts active is no whole number of the {experts} at width {width}")
     return Shape(width, _NARROW if regime is II else width, experts, active_here, 1, inputs)
@@ -80,6 +80,12 @@ def config_of(shape: Shape, outputs: int, *, soft: bool, residual: bool = False,
     )
 
 
+@takes(
+    regime=one_of(REGIMES),
+    data=kind_of("mssp.data.dataset.Dataset"),
+    active=optional(positive_int),
+    blocks=optional(positive_int),
+)
 @dataclass(frozen=True)
 class MLPLadder:
     """A family of MLP MoEs on a data set: a :class:`mssp.ladders.ladder.Ladder`.

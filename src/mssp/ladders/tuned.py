@@ -17,6 +17,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
+from mssp._constraints import between, kind_of, mapping, optional, positive, positive_int, takes, word
 from mssp.ladders.mlp import family
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning
@@ -27,6 +28,14 @@ _VALUES = ("lr", "init_mult", "lr_mult", "aggregation_mult", "base_width", "top5
 TUNED_ROLES = ("embedding", "router", "expert_in", "expert_out", "readout")
 
 
+@takes(
+    lr=positive,
+    init_mult=positive,
+    lr_mult=mapping,
+    aggregation_mult=positive,
+    base_width=optional(positive_int),
+    top5=optional(between(0, 1)),
+)
 @dataclass(frozen=True)
 class Tuned:
     """What was tuned for one setting: the learning rate, and factors on what the rules give.
@@ -123,6 +132,7 @@ def data_with_tuned_multipliers() -> tuple[str, ...]:
     return tuple(_tables())
 
 
+@takes(data=word, setting=kind_of(Setting), active=optional(positive_int))
 def multipliers_for(data: str, setting: Setting, active: int | None = None) -> Tuned:
     """The multipliers kept for one setting of the MLP MoE.
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 
+from mssp._constraints import a_module, claims, function, optional, takes
 from mssp.apply.description import Claims, described_parameters, unwrapped
 from mssp.measure.magnitudes import Layer, Pool, Sizes, layer_sizes, rms
 from mssp.measure.moe_layers import MoELayer, merged, moe_layers
@@ -52,6 +53,7 @@ class Call:
     kwargs: Mapping[str, Any]
 
 
+@takes(model=a_module, loss=optional(function), claims=optional(claims))
 class ModuleProbe:
     """Measures a model on a fixed batch against the weights it has now.
 

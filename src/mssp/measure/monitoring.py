@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
-from mssp._constraints import positive_int
+from mssp._constraints import a_module, a_plan, an_optimizer, claims, function, optional, positive_int, takes
 from mssp.apply.description import Claims, described_parameters
 from mssp.apply.groups import inner_optimizer
 from mssp.measure.magnitudes import Sizes
@@ -30,6 +30,14 @@ _ENOUGH_ENTRIES = 1000
 _TOLERANCE = 0.1
 
 
+@takes(
+    model=a_module,
+    plan=a_plan,
+    optimizer=optional(an_optimizer),
+    every=positive_int,
+    loss=optional(function),
+    claims=optional(claims),
+)
 def monitor(
     model: nn.Module,
     plan: Plan,
@@ -90,15 +98,13 @@ class Monitor(AbstractContextManager["Monitor"]):
         loss: Loss | None,
         claims: Claims | None,
     ) -> None:
-        if not isinstance(plan, Plan):
-            raise ValueError(f"plan must be what mssp.plan returns, got a {type(plan).__name__}")
         if loss is not None and probe is None:
             raise ValueError("a loss is taken on a probe batch: pass probe too")
         self.lines: list[Line] = []
         self._writers = writers(to) if _is_first_process() else []
         self._model, self._plan, self._claims = model, plan, claims
         self._optimizer = None if optimizer is None else inner_optimizer(optimizer)
-        self._every = positive_int("every", every)
+        self._every = every
         self._described = described_parameters(model, claims)
         check_whole(self._described)
         self._planned = plan.resolve(info for info, _ in self._described)
@@ -167,7 +173,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             warnings.warn(
                 f"the weights are not what the plan says: call mssp.initialize first ({'; '.join(off)})",
                 PlanWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def _drawn(self, info: ParamInfo, parameter: Tensor) -> float:

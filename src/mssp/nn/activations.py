@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mssp._constraints import one_of
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "relu": F.relu,
@@ -24,5 +26,5 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
     tensor([0., 2.])
     """
     if name not in ACTIVATIONS:
-        raise ValueError(f"unknown activation {name!r}: use one of {', '.join(ACTIVATIONS)}")
+        one_of(list(ACTIVATIONS))("activation", name)  # which refuses it
     return ACTIVATIONS[name]

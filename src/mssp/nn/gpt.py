@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mssp._constraints import positive, positive_int, positive_or_zero
-from mssp.nn.activations import activation
+from mssp._constraints import kind_of, one_of, optional, positive, positive_int, positive_or_zero, switch, takes
+from mssp.nn.activations import ACTIVATIONS, activation
 from mssp.nn.experts import backend
-from mssp.nn.moe import MoE, check_dispatch
+from mssp.nn.moe import DISPATCHES, MoE
 from mssp.nn.multipliers import WithMultipliers
-from mssp.nn.router import Routing, check_active, check_gate, check_randomness
+from mssp.nn.router import GATES, Routing, check_active
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.shape import Shape
 
@@ -32,6 +32,29 @@ if TYPE_CHECKING:
 _MATRIX = ParamInfo("hidden", layout="out in")
 
 
+@takes(
+    width=positive_int,
+    expert_width=positive_int,
+    experts=positive_int,
+    active=optional(positive_int),
+    depth=positive_int,
+    vocabulary=positive_int,
+    context=positive_int,
+    moe_every=positive_int,
+    head=positive_int,
+    feedforward=positive_int,
+    activation=one_of(list(ACTIVATIONS)),
+    gated=switch,
+    gate=one_of(GATES),
+    inverse_temperature=positive,
+    normalise=switch,
+    noise=positive_or_zero,
+    random_bias=positive_or_zero,
+    tied=switch,
+    rope_base=positive,
+    dispatch=one_of(DISPATCHES),
+    checkpointing=switch,
+)
 @dataclass(frozen=True)
 class GPTConfig:
     """The sizes and choices of a GPT with MoE layers.
@@ -72,9 +95,6 @@ class GPTConfig:
     checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        sizes = "width expert_width experts depth vocabulary context moe_every head feedforward"
-        for name in sizes.split():
-            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
         if self.active is not None:
             object.__setattr__(self, "active", check_active(self.active, self.experts))
         if self.width % self.head:
@@ -83,11 +103,6 @@ class GPTConfig:
             raise ValueError(f"head {self.head} is odd: rotary positions turn pairs of coordinates")
         if self.moe_every > self.depth:
             raise ValueError(f"no block would have experts: moe_every is {self.moe_every}, depth {self.depth}")
-        activation(self.activation)
-        check_gate(self.gate, self.inverse_temperature)
-        check_randomness(self.noise, self.random_bias)
-        positive("rope_base", self.rope_base)
-        check_dispatch(self.dispatch)
 
     @property
     def shape(self) -> Shape:
@@ -181,6 +196,7 @@ class Block(WithMultipliers):
         return {"attention_norm.weight": ParamInfo("norm"), "ffn_norm.weight": ParamInfo("norm")}
 
 
+@takes(config=kind_of(GPTConfig))
 class GPT(WithMultipliers):
     """A GPT with MoE layers.
 

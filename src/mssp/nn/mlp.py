@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mssp._constraints import positive_int
-from mssp.nn.activations import activation
+from mssp._constraints import kind_of, one_of, optional, positive, positive_int, positive_or_zero, switch, takes
+from mssp.nn.activations import ACTIVATIONS, activation
 from mssp.nn.experts.paths import ExpertWeights, all_pre_activations, gates_of_all, mix_all
 from mssp.nn.multipliers import WithMultipliers, default_aggregation, planned_aggregation
-from mssp.nn.router import Routing, check_active, check_gate, check_randomness, gate_kind, route, router_logits
+from mssp.nn.router import GATES, Routing, check_active, gate_kind, route, router_logits
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.shape import Shape
 
@@ -37,6 +37,23 @@ AFTER_AGGREGATION = ("nothing", "rmsnorm", "sigmoid")
 LOSSES = ("cross_entropy", "mse")
 
 
+@takes(
+    inputs=positive_int,
+    outputs=positive_int,
+    width=positive_int,
+    expert_width=positive_int,
+    experts=positive_int,
+    active=optional(positive_int),
+    blocks=positive_int,
+    activation=one_of(list(ACTIVATIONS)),
+    gate=one_of(GATES),
+    inverse_temperature=positive,
+    normalise=switch,
+    noise=positive_or_zero,
+    after_aggregation=one_of(list(AFTER_AGGREGATION)),
+    residual=switch,
+    loss=one_of(list(LOSSES)),
+)
 @dataclass(frozen=True)
 class MLPConfig:
     """The sizes and choices of an MLP MoE.
@@ -69,17 +86,8 @@ class MLPConfig:
     loss: str = "cross_entropy"
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "width", "expert_width", "experts", "blocks"):
-            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
         if self.active is not None:
             object.__setattr__(self, "active", check_active(self.active, self.experts))
-        activation(self.activation)
-        check_gate(self.gate, self.inverse_temperature)
-        check_randomness(self.noise)
-        check_loss(self.loss)
-        if self.after_aggregation not in AFTER_AGGREGATION:
-            choices = ", ".join(AFTER_AGGREGATION)
-            raise ValueError(f"unknown after_aggregation {self.after_aggregation!r}: use one of {choices}")
 
     @property
     def shape(self) -> Shape:
@@ -195,8 +203,7 @@ def loss(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
 
 
 def check_loss(kind: str) -> None:
-    if kind not in LOSSES:
-        raise ValueError(f"unknown loss {kind!r}: use one of {', '.join(LOSSES)}")
+    one_of(LOSSES)("loss", kind)
 
 
 def _embedded(weight: Tensor, x: Tensor) -> Tensor:
@@ -238,6 +245,7 @@ def _treated(aggregate: Tensor, how: str) -> Tensor:
     return torch.sigmoid(aggregate) if how == "sigmoid" else aggregate
 
 
+@takes(config=kind_of(MLPConfig))
 class MLPMoE(WithMultipliers):
     """The MLP MoE as a module: the functions above with parameters of its own.
 

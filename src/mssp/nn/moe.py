@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from mssp._constraints import positive_int
+from mssp._constraints import one_of, optional, positive, positive_int, positive_or_zero, switch, takes
+from mssp.nn.activations import ACTIVATIONS
 from mssp.nn.activations import activation as check_activation
 from mssp.nn.experts import backend
 from mssp.nn.experts.choice import about, fastest
 from mssp.nn.experts.paths import PATHS, ExpertWeights, possible_paths
 from mssp.nn.multipliers import WithMultipliers, default_aggregation, planned_aggregation
-from mssp.nn.router import Router, Routing, without_autocast
+from mssp.nn.router import GATES, Router, Routing, without_autocast
 from mssp.planning.parameter import ParamInfo
 
 if TYPE_CHECKING:
@@ -70,6 +71,16 @@ def apply_experts(
         return PATHS[path](rows, gates, chosen, weights, activation).view(x.shape)
 
 
+@takes(
+    width=positive_int,
+    expert_width=positive_int,
+    experts=positive_int,
+    activation=one_of(list(ACTIVATIONS)),
+    gated=switch,
+    bias=switch,
+    dispatch=one_of(DISPATCHES),
+    check_finite=switch,
+)
 class Experts(nn.Module):
     """M experts of two layers each.
 
@@ -92,10 +103,7 @@ class Experts(nn.Module):
         check_finite: bool = False,
     ) -> None:
         super().__init__()
-        N, E = positive_int("width", width), positive_int("expert_width", expert_width)
-        M = positive_int("experts", experts)
-        check_activation(activation)
-        check_dispatch(dispatch)
+        N, E, M = width, expert_width, experts
         F = 2 * E if gated else E
         self.activation, self.dispatch, self.gated, self.check_finite = activation, dispatch, gated, check_finite
         self.w_in = nn.Parameter(torch.randn(M, F, N) * N**-0.5)
@@ -139,7 +147,7 @@ def _autocasts(x: Tensor) -> bool:
 
 def check_dispatch(dispatch: str) -> None:
     if dispatch not in DISPATCHES:
-        raise ValueError(f"unknown dispatch {dispatch!r}: use one of {', '.join(DISPATCHES)}")
+        one_of(DISPATCHES)("dispatch", dispatch)  # which refuses it
 
 
 def chosen_path(rows: Tensor, gates: Tensor, weights: ExpertWeights, dispatch: str = "auto") -> str:
@@ -219,6 +227,23 @@ def _check_numbers(x: Tensor, gates: Tensor, chosen: Tensor | None, experts: int
         raise ValueError(f"chosen experts are numbered {lowest} to {highest}, but there are {experts}, counted from 0")
 
 
+@takes(
+    width=positive_int,
+    expert_width=positive_int,
+    experts=positive_int,
+    active=optional(positive_int),
+    gate=one_of(GATES),
+    inverse_temperature=positive,
+    normalise=switch,
+    router_bias=switch,
+    noise=positive_or_zero,
+    random_bias=positive_or_zero,
+    activation=one_of(list(ACTIVATIONS)),
+    gated=switch,
+    bias=switch,
+    dispatch=one_of(DISPATCHES),
+    check_finite=switch,
+)
 class MoE(WithMultipliers):
     """aggregation · Σ over the chosen experts of gate · expert(x)
 

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mssp._constraints import positive, positive_int, positive_or_zero
+from mssp._constraints import one_of, optional, positive, positive_int, positive_or_zero, switch, takes
 from mssp.apply.random_numbers import normals
 from mssp.planning.parameter import ParamInfo
 
@@ -160,6 +160,18 @@ def route(
     return Routing(logits, scores, gates, chosen, probabilities, gate)
 
 
+@takes(
+    width=positive_int,
+    experts=positive_int,
+    active=optional(positive_int),
+    gate=one_of(GATES),
+    inverse_temperature=positive,
+    normalise=switch,
+    bias=switch,
+    noise=positive_or_zero,
+    random_bias=positive_or_zero,
+    check_finite=switch,
+)
 class Router(nn.Module):
     """A linear router.
 
@@ -196,9 +208,6 @@ class Router(nn.Module):
         check_finite: bool = False,
     ) -> None:
         super().__init__()
-        width, experts = positive_int("width", width), positive_int("experts", experts)
-        check_gate(gate, inverse_temperature)
-        check_randomness(noise, random_bias)
         self.active = check_active(active, experts)
         self.gate, self.inverse_temperature, self.normalise = gate, inverse_temperature, normalise
         self.noise, self.random_bias_std, self.check_finite = noise, random_bias, check_finite
@@ -263,13 +272,8 @@ def gate_kind(gate: str, normalise: bool) -> str:
 
 def check_gate(gate: str, inverse_temperature: float) -> None:
     if gate not in GATES:
-        raise ValueError(f"unknown gate {gate!r}: use one of {', '.join(GATES)}")
+        one_of(GATES)("gate", gate)  # which refuses it
     positive("inverse_temperature", inverse_temperature)
-
-
-def check_randomness(noise: float, random_bias: float = 0.0) -> None:
-    positive_or_zero("noise", noise)
-    positive_or_zero("random_bias", random_bias)
 
 
 def check_active(active: int | None, experts: int) -> int:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mssp._constraints import positive
+from mssp._constraints import Constraint, positive
 from mssp.planning.recipe import Recipe
 from mssp.planning.rules import BIASES, GAINS, ROLES
-from mssp.planning.setting import check_readout
 from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
@@ -19,12 +18,15 @@ WEIGHT_ROLES = tuple(role for role in ROLES if role not in GAINS | BIASES)
 ALL = "all"  # in init_std and init_mult: every weight matrix
 
 
+def _number_or_roles(came: Any) -> Any:
+    return came if isinstance(came, Mapping) else positive.take(came)
+
+
+NUMBER_OR_ROLES = Constraint("a positive number, or a mapping of roles to positive numbers", _number_or_roles)
+
+
 def check(plan: Plan) -> None:
     """Refuse combinations that mean nothing; the plan's single values have been checked as they came in."""
-    for name in ("as_printed", "grad_scale"):
-        if not isinstance(getattr(plan, name), bool):
-            raise ValueError(f"{name} must be True or False, got {getattr(plan, name)!r}")
-    check_readout(plan.readout)
     optimizer = plan.setting.optimizer
     if plan.weight_decay and not optimizer.decays:
         raise ValueError(f"weight_decay is for adamw, not {optimizer}: set it to 0 or use adamw")
@@ -38,9 +40,6 @@ def check(plan: Plan) -> None:
 
 def shapes(target: Shape, base: Shape | None) -> tuple[Shape, Shape | None]:
     """Both shapes, with the inputs they left out: 1 for the target, the target's for the base."""
-    for name, shape in (("target", target), ("base", base)):
-        if not isinstance(shape, Shape) and not (name == "base" and shape is None):
-            raise ValueError(f"{name} must be a Shape, got a {type(shape).__name__}")
     if base is not None and base.inputs is not None and target.inputs is None:
         raise ValueError(f"the base has inputs {base.inputs}: say the target's too")
     target = target.with_inputs(1)
@@ -49,9 +48,6 @@ def shapes(target: Shape, base: Shape | None) -> tuple[Shape, Shape | None]:
 
 def recipes(recipe: Recipe | None, tuned_with: Recipe | None) -> tuple[Recipe, Recipe]:
     """Both recipes: what the new one leaves open stays as tuned; if only one is given, both are that."""
-    for name, given in (("recipe", recipe), ("tuned_with", tuned_with)):
-        if not isinstance(given, Recipe | None):
-            raise ValueError(f"{name} must be a Recipe, got a {type(given).__name__}")
     now = (recipe or Recipe()).filled(tuned_with or Recipe())
     return now, now if tuned_with is None else tuned_with
 
@@ -64,8 +60,6 @@ def by_role(name: str, given: float | Mapping[str, float] | None, allowed: tuple
     for role in entries:
         if role not in allowed:
             known = f"use one of {', '.join(allowed)}"
-            if role == ALL:
-                raise ValueError(f"{name} is by role: {known}")
             if role in ROLES:
                 raise ValueError(f"{name} does not apply to {role}: gains start at 1 and biases at 0; {known}")
             raise ValueError(f"unknown role {role!r} in {name}: {known}")

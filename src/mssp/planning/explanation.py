@@ -11,6 +11,7 @@ import json
 import textwrap
 from dataclasses import dataclass, field
 
+from mssp._constraints import one_of
 from mssp._tables import align, markdown_table
 from mssp.planning.power import Factor
 from mssp.planning.rules import BIASES, GAINS, Rule
@@ -221,8 +222,7 @@ def explain(role: str, regime: str | Regime | None = None, scheme: str | Scheme 
     ['init std', 'M¹ᐟ²N_e⁻¹ᐟ² (μP: N_e⁻¹ᐟ²)']
     """
     explained, chosen = scheme_named(scheme), None if regime is None else regime_named(regime)
-    if role not in REASONS:
-        raise ValueError(f"unknown role {role!r}: use one of {', '.join(REASONS)}")
+    one_of(list(REASONS))("role", role)
     regimes: tuple[Regime | None, ...] = explained.regimes if explained.regime_free or chosen is None else (chosen,)
     optimizers = [optimizer for optimizer in (SGD, ADAM) if optimizer in explained.optimizers] or [ADAM]
     _setting(explained, regimes[0], optimizers[-1]).checked()

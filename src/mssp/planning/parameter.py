@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
-from mssp._constraints import positive_int
+from mssp._constraints import Constraint, number, one_of, optional, positive_int, switch, takes, whole, word
 from mssp.planning.rules import BIASES, FAN_IN, FAN_OUT, GAINS, ROLES, one
 from mssp.planning.shape import Shape
 
@@ -18,6 +18,27 @@ OWN: Literal["own"] = "own"
 _PER_EXPERT = frozenset({"expert_in", "expert_in_bias", "expert_out", "expert_out_bias"})
 
 
+def _start(came: Any) -> Any:
+    return came if came == OWN else number.take(came)
+
+
+_START = Constraint(f"a number or {OWN!r}", _start)
+
+
+@takes(
+    role=one_of(ROLES),
+    fan_in=optional(positive_int),
+    fan_out=optional(positive_int),
+    expert_axis=optional(whole),
+    layout=optional(word),
+    name=word,
+    base_fan_in=optional(positive_int),
+    base_fan_out=optional(positive_int),
+    experts=optional(positive_int),
+    tied_as=word,
+    tied_readout=switch,
+    start=optional(_START),
+)
 @dataclass(frozen=True)
 class ParamInfo:
     """One parameter, or all that a name pattern stands for.
@@ -51,18 +72,8 @@ class ParamInfo:
     start: float | Literal["own"] | None = None
 
     def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise ValueError(f"unknown role {self.role!r}: use one of {', '.join(ROLES)}")
-        for side in ("fan_in", "fan_out", "base_fan_in", "base_fan_out"):
-            size = getattr(self, side)
-            if size is not None:
-                object.__setattr__(self, side, positive_int(f"{side} of a {self.role}", size))
-        if self.expert_axis is not None and type(self.expert_axis) is not int:
-            raise ValueError(f"expert_axis must be a whole number, got {self.expert_axis!r}")
         if self.layout is not None:
             parse_layout(self.layout)
-        if self.start not in (None, OWN) and not isinstance(self.start, int | float):
-            raise ValueError(f"start must be a number or 'own', got {self.start!r}")
         if self.start is not None and self.role not in GAINS | BIASES:
             raise ValueError(f"start is for gains and biases: a {self.role} starts as its rule says")
 

@@ -18,7 +18,7 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any, Literal
 
-from mssp._constraints import positive, positive_or_zero
+from mssp._constraints import kind_of, mapping, one_of, optional, positive, positive_or_zero, switch, takes
 from mssp.planning import arguments, plan_file, printing, recipe
 from mssp.planning.arguments import ALL, WEIGHT_ROLES
 from mssp.planning.growth import infer, outside_theory
@@ -26,7 +26,19 @@ from mssp.planning.parameter import Dims, ParamInfo, check_fits, own_dims, with_
 from mssp.planning.power import Factor, Power
 from mssp.planning.recipe import PlanWarning, Recipe
 from mssp.planning.rules import BIASES, GAINS, ROLES, Rule
-from mssp.planning.setting import ADAMW, MSSP, ZERO, Optimizer, Regime, Scheme, Setting
+from mssp.planning.setting import (
+    ADAMW,
+    MSSP,
+    OPTIMIZER,
+    READOUTS,
+    REGIME,
+    SCHEME,
+    ZERO,
+    Optimizer,
+    Regime,
+    Scheme,
+    Setting,
+)
 from mssp.planning.shape import Shape
 
 
@@ -206,16 +218,15 @@ class Plan:
 
     # -- a plan as a document -----------------------------------------------------------------------------------------
 
+    @takes(target=kind_of(Shape), recipe=optional(kind_of(Recipe)))
     def extend(self, target: Shape, recipe: Recipe | None = None) -> Plan:
         """The same tuned values carried to another target; from A to B to C is from A to C.
 
         What ``recipe`` and ``target.inputs`` leave open stays as it is.
         """
-        if isinstance(target, Shape):
-            target = target.with_inputs(self.target.inputs)
         filled, _ = arguments.recipes(recipe, self.recipe)
         same = {name: getattr(self, name) for name in signature(plan).parameters}
-        return plan(**{**same, "target": target, "recipe": filled})
+        return plan(**{**same, "target": target.with_inputs(self.target.inputs), "recipe": filled})
 
     def retuned(
         self,
@@ -270,6 +281,26 @@ class Plan:
         return Plan.from_json, (self.json(),)
 
 
+@takes(
+    target=kind_of(Shape),
+    base=optional(kind_of(Shape)),
+    lr=positive,
+    eps=optional(positive),
+    weight_decay=positive_or_zero,
+    as_printed=switch,
+    grad_scale=switch,
+    lr_mult=optional(mapping),
+    init_mult=optional(arguments.NUMBER_OR_ROLES),
+    init_std=optional(arguments.NUMBER_OR_ROLES),
+    aggregation_mult=positive,
+    recipe=optional(kind_of(Recipe)),
+    tuned_with=optional(kind_of(Recipe)),
+    rest_lr=optional(positive),
+    scheme=SCHEME,
+    optimizer=OPTIMIZER,
+    regime=optional(REGIME),
+    readout=one_of(READOUTS),
+)
 def plan(
     target: Shape,
     base: Shape | None = None,
@@ -320,17 +351,17 @@ def plan(
         target=target,
         base=base,
         setting=setting,
-        lr=positive("lr", lr),
-        eps=setting.optimizer.default_eps if eps is None else positive("eps", eps),
-        weight_decay=positive_or_zero("weight_decay", weight_decay),
+        lr=lr,
+        eps=setting.optimizer.default_eps if eps is None else eps,
+        weight_decay=weight_decay,
         grad_scale=grad_scale,
         lr_mult=arguments.by_role("lr_mult", lr_mult, ROLES),
         init_mult=arguments.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
         init_std=arguments.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES)),
-        aggregation_mult=positive("aggregation_mult", aggregation_mult),
+        aggregation_mult=aggregation_mult,
         recipe=recipe,
         tuned_with=tuned_with,
-        rest_lr=None if rest_lr is None else positive("rest_lr", rest_lr),
+        rest_lr=rest_lr,
     )
     arguments.check(unchecked)
     if setting.regime is None and not setting.scheme.regime_free:
@@ -353,7 +384,7 @@ def _warned(plan: Plan) -> Plan:
     plan = replace(plan, warnings=tuple(messages))
     assert plan.roles  # numbers beyond floating point are refused now, not when they are used
     for message in messages:
-        warnings.warn(message, PlanWarning, stacklevel=3)
+        warnings.warn(message, PlanWarning, stacklevel=4)
     return plan
 
 

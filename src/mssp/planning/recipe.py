@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mssp._constraints import Constraint, UnfitError, at_least, checked, optional, positive_int, positive_or_zero
+from mssp._constraints import Constraint, UnfitError, at_least, optional, positive_int, positive_or_zero, takes
 
 
 class PlanWarning(UserWarning):
@@ -24,9 +24,7 @@ def _betas(came: Any) -> tuple[float, ...]:
 BETAS = Constraint("two numbers in [0, 1)", _betas)
 
 
-@checked(
-    betas=optional(BETAS), batch=optional(positive_int), steps=optional(positive_int), warmup=optional(at_least(0))
-)
+@takes(betas=optional(BETAS), batch=optional(positive_int), steps=optional(positive_int), warmup=optional(at_least(0)))
 @dataclass(frozen=True)
 class Recipe:
     """What the theory holds fixed while a model grows. A plan warns of what changes, if both recipes say it."""

@@ -7,12 +7,12 @@ which are compared by identity. Another optimizer or scheme is one entry here an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
-from mssp._constraints import positive_int
+from mssp._constraints import kind_of, one_of, optional, positive_int, switch, takes
 from mssp.planning import rules
 from mssp.planning.shape import SYMBOLS, Shape
 
@@ -147,6 +147,16 @@ JIANG = Scheme(
 SCHEMES = (MSSP, MUP, MUP_HEURISTIC, SP, NTP, JIANG)
 
 
+SCHEME, REGIME, OPTIMIZER = one_of(lambda: SCHEMES), one_of(lambda: REGIMES), one_of(lambda: OPTIMIZERS)
+
+
+@takes(
+    scheme=kind_of(Scheme),
+    regime=optional(kind_of(Regime)),
+    optimizer=kind_of(Optimizer),
+    readout=one_of(READOUTS),
+    as_printed=switch,
+)
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """Which rules a model follows. It is carried whole from the flag to the database and the figure."""
@@ -183,7 +193,7 @@ class Setting:
         """This setting, if it is a cell that the paper or the derived rules cover."""
         scheme, optimizer, regime = self.scheme, self.optimizer, self.regime
         if regime is None and not scheme.regime_free:
-            raise ValueError(f"scheme {scheme.name!r} needs a regime: use one of {_listed(REGIMES)}")
+            raise ValueError(f"scheme {scheme.name!r} needs a regime: use one of {', '.join(map(str, REGIMES))}")
         wrong_regime = not scheme.regime_free and regime not in scheme.regimes
         if wrong_regime or optimizer not in scheme.optimizers:
             for_optimizers = " and ".join(map(str, scheme.optimizers))
@@ -217,7 +227,7 @@ class Setting:
         if optimizer.follows_gradients and not self.scheme.regime_free:
             lr, source = rules.corrected(role, lr, self.as_printed, cell)
         if role == "readout" and self.readout != SCHEMES_OWN:
-            std = {ZERO: None, MUPS_OWN: 1 / rules.N}[check_readout(self.readout)]
+            std = {ZERO: None, MUPS_OWN: 1 / rules.N}[self.readout]
         return rules.Rule(role, std, lr, None if optimizer.eps is None else rows.eps[cell], init.shared, source)
 
     def optimizer_of(self, role: str) -> Optimizer:
@@ -249,47 +259,31 @@ class Setting:
         return " · ".join(filter(None, (readout, "as printed" if self.as_printed else "")))
 
 
-def rule(role: str, scheme: str, regime: str | None, optimizer: str, as_printed: bool = False) -> rules.Rule:
+@takes(role=one_of(rules.ROLES), scheme=SCHEME, regime=optional(REGIME), optimizer=OPTIMIZER, as_printed=switch)
+def rule(
+    role: str, scheme: str | Scheme, regime: str | Regime | None, optimizer: str | Optimizer, as_printed: bool = False
+) -> rules.Rule:
     """The rule of one role, with the scheme's own readout.
 
     >>> rule("expert_out", "mssp", "II", "adam").init_std
     Power('M¹ᐟ²N_e⁻¹ᐟ²')
     """
-    if role not in rules.ROLES:
-        raise ValueError(f"unknown role {role!r}: use one of {', '.join(rules.ROLES)}")
     return Setting.of(scheme, regime, optimizer, SCHEMES_OWN, as_printed).checked().rule(role)
 
 
-def check_readout(word: str) -> str:
-    if word not in READOUTS:
-        raise ValueError(f"unknown readout {word!r}: use one of {', '.join(READOUTS)}")
-    return word
-
-
 def scheme_named(word: str | Scheme) -> Scheme:
-    return _look_up(SCHEMES, word, f"unknown scheme {word!r}: use one of")
+    scheme: Scheme = SCHEME("scheme", word)
+    return scheme
 
 
 def optimizer_named(word: str | Optimizer) -> Optimizer:
-    return _look_up(OPTIMIZERS, word, f"no rules for optimizer {word!r}: the paper covers")
+    optimizer: Optimizer = OPTIMIZER("optimizer", word)
+    return optimizer
 
 
 def regime_named(word: str | Regime) -> Regime:
-    return _look_up(REGIMES, word, f"unknown regime {word!r}: use one of")
-
-
-Kind = TypeVar("Kind", Scheme, Optimizer, Regime)
-
-
-def _look_up(entries: tuple[Kind, ...], word: object, complaint: str) -> Kind:
-    for entry in entries:
-        if word in (entry, entry.name):
-            return entry
-    raise ValueError(f"{complaint} {_listed(entries)}")
-
-
-def _listed(entries: Iterable[object]) -> str:
-    return ", ".join(map(str, entries))
+    regime: Regime = REGIME("regime", word)
+    return regime
 
 
 def _again(kind: type, name: str) -> Any:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from mssp._constraints import positive_int
+from mssp._constraints import optional, positive_int, takes
 from mssp.planning.configs import sizes_of
 
 SYMBOLS = {"N": "width", "N_e": "expert_width", "M": "experts", "K": "active", "L": "depth", "D": "inputs"}
@@ -26,6 +26,14 @@ SYMBOLS = {"N": "width", "N_e": "expert_width", "M": "experts", "K": "active", "
 FANS = ("fan_in", "fan_out")
 
 
+@takes(
+    width=positive_int,
+    expert_width=positive_int,
+    experts=positive_int,
+    active=positive_int,
+    depth=positive_int,
+    inputs=optional(positive_int),
+)
 @dataclass(frozen=True)
 class Shape:
     """The dimensions a parameterization depends on.
@@ -44,9 +52,6 @@ class Shape:
     inputs: int | None = None
 
     def __post_init__(self) -> None:
-        for name, size in asdict(self).items():
-            if name != "inputs" or size is not None:
-                object.__setattr__(self, name, positive_int(name, size))
         if self.active > self.experts:
             raise ValueError(f"active must be at most experts: a token cannot use {self.active} of {self.experts}")
 

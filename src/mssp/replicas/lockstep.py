@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from mssp._constraints import a_device, a_program, kind_of, one_of, several, switch, takes
 from mssp.replicas.graphs import Recorder
 from mssp.replicas.optimizers import ReplicaOptimizer, size_of
 from mssp.replicas.program import (
@@ -27,6 +28,13 @@ PRECISIONS = ("float32", "tf32")
 _EAGER_STEPS = 4  # steps before a GPU records one
 
 
+@takes(
+    program=a_program,
+    replicas=several(kind_of(Replica)),
+    device=a_device,
+    precision=one_of(PRECISIONS),
+    measure_gradients=switch,
+)
 class Lockstep:
     """The state of R replicas in training.
 
@@ -56,8 +64,6 @@ class Lockstep:
         measure_gradients: bool = False,
     ) -> None:
         check_alike(replicas)
-        if precision not in PRECISIONS:
-            raise ValueError(f"unknown precision {precision!r}: use one of {', '.join(PRECISIONS)}")
         self.program, self.replicas, self.device = program, tuple(replicas), torch.device(device)
         self.seeds = shared_seeds(replicas)
         self.steps = 0

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from mssp._constraints import kind_of, takes
 from mssp.apply.description import described_parameters
 from mssp.apply.random_numbers import normals
 from mssp.apply.verification import check_routing
@@ -37,6 +38,7 @@ from mssp.replicas.program import (
 )
 
 
+@takes(config=kind_of(mlp.MLPConfig))
 class MLPProgram:
     """The MLP MoE of one configuration, for any number of replicas."""
 

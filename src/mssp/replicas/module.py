@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from mssp._constraints import a_module, claims, function, optional, takes
 from mssp.apply.description import Claims, described_parameters, multipliers_of
 from mssp.apply.initial_weights import initialize
 from mssp.apply.verification import check_routing
@@ -27,6 +28,7 @@ def mean_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
+@takes(model=a_module, claims=optional(claims), loss=function)
 class ModuleProgram:
     """A module that maps a batch of inputs to outputs [batch, ..., classes], or to something with ``.logits``.
 

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mssp._constraints import a_plan, takes, whole
 from mssp.apply.initial_weights import draw
 from mssp.measure.magnitudes import Sizes
 from mssp.planning.parameter import ParamInfo
@@ -113,6 +114,7 @@ Gradient = Tensor | Factored
 DEFAULT_BETAS = (0.9, 0.999)
 
 
+@takes(plan=a_plan, seed=whole)
 @dataclass(frozen=True)
 class Replica:
     """One model to train: its hyperparameters, and the seed of its initial weights and its order of data."""

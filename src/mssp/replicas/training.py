@@ -13,11 +13,22 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mssp._constraints import positive_int
+from mssp._constraints import (
+    a_device,
+    a_program,
+    at_least,
+    function,
+    kind_of,
+    one_of,
+    optional,
+    positive_int,
+    several,
+    takes,
+)
 from mssp.data.dataset import Dataset, Split, subset
 from mssp.nn.experts.backend import runs_triton
 from mssp.planning.setting import Optimizer
-from mssp.replicas.lockstep import Lockstep
+from mssp.replicas.lockstep import PRECISIONS, Lockstep
 from mssp.replicas.program import Program, Replica, check_alike
 
 Curve = npt.NDArray[np.float32]
@@ -73,6 +84,7 @@ def even_parts(count: int, largest: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
+@takes(steps=positive_int, batch=positive_int, validate_at=several(at_least(0)), validation=optional(positive_int))
 @dataclass(frozen=True)
 class Schedule:
     """How long to train and where to look.
@@ -88,10 +100,6 @@ class Schedule:
     validation: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch"):
-            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
-        if self.validation is not None:
-            object.__setattr__(self, "validation", positive_int("validation", self.validation))
         for step in self.validate_at:
             if not 0 <= step <= self.steps:
                 raise ValueError(f"validate_at lies within the {self.steps} steps of training, got {step}")
@@ -114,6 +122,7 @@ class Trained:
     diverged_at: int | None = None
 
 
+@takes(data=kind_of("mssp.data.dataset.Dataset"), device=a_device)
 class Feed:
     """A dataset on a device: bytes stay bytes there, and a batch is normalised when it is taken.
 
@@ -150,6 +159,15 @@ class Feed:
         return inputs, targets
 
 
+@takes(
+    program=a_program,
+    replicas=several(kind_of(Replica)),
+    feed=kind_of(Feed),
+    schedule=kind_of(Schedule),
+    precision=one_of(PRECISIONS),
+    largest=optional(positive_int),
+    on_step=optional(function),
+)
 def train(
     program: Program,
     replicas: Sequence[Replica],

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mssp._constraints import one_of, optional
+from mssp._constraints import collection, one_of, optional, takes
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
 from mssp.dmft.document import Overlay
@@ -148,6 +148,7 @@ class Contents:
         return not (self.sweeps or self.searches or self.checks or self.limits or self.recorded or self.plans)
 
 
+@takes(paths=collection, metric=optional(one_of(METRICS)))
 def read(paths: Iterable[Path], metric: str | Metric | None = None) -> Contents:
     """The contents of stores and files; ValueError names what is neither.
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mssp._constraints import kind_of, takes
 from mssp.coordcheck.judgement import WIDEST
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import judged_of, vague_of
@@ -82,6 +83,7 @@ def tags(setting: Setting, data: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+@takes(contents=kind_of("mssp.report.contents.Contents"))
 def findings_of(contents: Contents) -> list[Finding]:
     """Sweeps in their order, each with the check of the same models; checks of others; and what was recorded."""
     found = []

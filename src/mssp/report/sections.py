@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from mssp._constraints import kind_of, takes, word
 from mssp._environment import __version__
 from mssp.coordcheck import text as check_text
 from mssp.coordcheck.result import Check
@@ -30,6 +31,7 @@ Tags = Mapping[str, str]
 Thing = TypeVar("Thing")
 
 
+@takes(contents=kind_of(Contents), title=word)
 def report(contents: Contents, title: str) -> str:
     """The HTML of all of it."""
     return page(title, summary(contents), sections(contents), f"Made by mssp {__version__}.")

@@ -28,7 +28,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mssp._constraints import positive_or_zero
+from mssp._constraints import path, positive_or_zero, switch, takes, word
 from mssp._environment import environment, this_host
 from mssp.planning.plan_file import MISSING, differences
 from mssp.store.database import check, connect, create, plain_errors
@@ -101,6 +101,7 @@ class Chunk:
 _Keyed = TypeVar("_Keyed", NewRun, Result)
 
 
+@takes(path=path, must_exist=switch, device=word)
 class Store:
     """A file of studies, opened or created.
 

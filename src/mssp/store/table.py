@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mssp._constraints import kind_of, path, takes
 from mssp._files import replacing
 from mssp.store.runs import Parameter, Run, Study
 
@@ -40,6 +41,7 @@ def check_target(path: str | os.PathLike[str]) -> None:
         _optional("pyarrow", "Parquet")
 
 
+@takes(study=kind_of(Study), path=path)
 def export(study: Study, path: str | os.PathLike[str]) -> None:
     """Write a study to a file of the kind that its suffix names: .csv, .json, .jsonl or .parquet.
 
@@ -56,6 +58,7 @@ def export(study: Study, path: str | os.PathLike[str]) -> None:
         raise ValueError(f"cannot export to {target}: {error.strerror or error}; choose another path") from error
 
 
+@takes(study=kind_of(Study))
 def frame(study: Study) -> Any:
     """The study as a ``pandas.DataFrame``; whole numbers and flags keep their type where some are missing."""
     pandas = _optional("pandas", "a data frame")

@@ -11,9 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from mssp._constraints import function, kind_of, one_of, several, switch, takes, word
 from mssp.data.dataset import Dataset
 from mssp.ladders.ladder import Ladder, Ladders
 from mssp.replicas import Feed, Replica, Schedule, Trained, train
+from mssp.replicas.lockstep import PRECISIONS
 from mssp.replicas.training import replicas_that_fit
 from mssp.store.runs import Chunk, NewRun, Result, Store, Study
 from mssp.sweep.trial import Trial, in_chunks
@@ -23,6 +25,13 @@ _LAST = 20  # the last twentieth of the steps is averaged: 50 of the paper's 100
 _POLL_SECONDS = 1.0
 
 
+@takes(
+    data=kind_of(Dataset),
+    schedule=kind_of(Schedule),
+    ladders=function,
+    precision=one_of(PRECISIONS),
+    keep_curves=switch,
+)
 @dataclass(frozen=True)
 class Job:
     """Everything that all runs of a study share. Curves take room: a large grid may go without them."""
@@ -164,6 +173,7 @@ class Local:
                 time.sleep(_POLL_SECONDS)
 
 
+@takes(store=kind_of(Store), trials=several(kind_of(Trial)), kind=word)
 def carry_out(store: Store, backend: Backend, job: Job, watcher: Watcher, trials: Sequence[Trial], kind: str) -> Study:
     """Finish the trials of a study. Trials that cannot be run are refused before the study is made."""
     chunks = backend.chunks(trials, job)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mssp._constraints import switch, takes, word
 
+
+@takes(name=word, higher_is_better=switch, label=word)
 @dataclass(frozen=True)
 class Metric:
     """A number to judge runs by."""

@@ -15,7 +15,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mssp._constraints import positive, positive_int
+from mssp._constraints import (
+    at_least,
+    function,
+    kind_of,
+    more_than_one,
+    one_of,
+    optional,
+    positive_int,
+    takes,
+)
 from mssp.sweep.grids import MULTIPLIERS, Point, at, at_edge, axes, full, levels, planes, point_of, some, unique
 from mssp.sweep.trial import Trial
 
@@ -26,6 +35,18 @@ Scores = Mapping[str, float]  # by the key of a trial; minus infinity where it d
 Evaluate = Callable[[str, Sequence[Trial]], Scores]
 
 
+@takes(
+    method=one_of(METHODS),
+    points=positive_int,
+    ratio=more_than_one,
+    broad_points=positive_int,
+    broad_ratio=more_than_one,
+    lr_points=positive_int,
+    lr_ratio=more_than_one,
+    rounds=positive_int,
+    budget=optional(positive_int),
+    seed=at_least(0),
+)
 @dataclass(frozen=True)
 class Procedure:
     """The choices of a search.
@@ -51,17 +72,6 @@ class Procedure:
     rounds: int = 3
     budget: int | None = None
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"unknown method {self.method!r}: use one of {', '.join(METHODS)}")
-        for name in ("points", "broad_points", "lr_points", "rounds"):
-            positive_int(name, getattr(self, name))
-        for name in ("ratio", "broad_ratio", "lr_ratio"):
-            if positive(name, getattr(self, name)) <= 1:
-                raise ValueError(f"{name} must be more than 1, got {getattr(self, name)}")
-        if self.budget is not None:
-            positive_int("budget", self.budget)
 
     @property
     def runs(self) -> int:
@@ -93,6 +103,7 @@ class Found:
     at_edge: Sequence[str] = ()
 
 
+@takes(start=kind_of(Trial), procedure=kind_of(Procedure), evaluate=function)
 def tune(start: Trial, procedure: Procedure, evaluate: Evaluate) -> Found:
     """Search from a trial at the width to tune at; ``evaluate`` trains trials and returns their scores."""
     search = _Search(start, evaluate)

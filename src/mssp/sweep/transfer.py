@@ -23,7 +23,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mssp._constraints import positive, positive_int
+from mssp._constraints import (
+    collection,
+    kind_of,
+    mapping,
+    more_than_one,
+    optional,
+    positive,
+    positive_int,
+    several,
+    takes,
+)
 from mssp._estimates import Estimate, mean_of, p_greater, slope_of
 from mssp.ladders.tuned import Tuned
 from mssp.planning.setting import Regime, Setting
@@ -260,6 +270,7 @@ class RecordedTransfer:
 Outcome: TypeAlias = Transfer | RecordedTransfer  # both say the same of a sweep of one setting
 
 
+@takes(setting=kind_of(Setting), active=optional(positive_int))
 @dataclass(frozen=True)
 class Contender:
     """The setting and the routing of models for which a learning rate is swept: one curve per width.
@@ -288,6 +299,7 @@ class Contender:
         return cls(trial.setting, trial.active)
 
 
+@takes(points=positive_int, ratio=more_than_one, given=several(positive))
 @dataclass(frozen=True)
 class LearningRates:
     """Learning rates a factor apart around a setting's tuned one, or the same for all.
@@ -300,19 +312,13 @@ class LearningRates:
     ratio: float = 2.0
     given: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        positive_int("the number of learning rates", self.points)
-        if positive("the ratio of learning rates", self.ratio) <= 1:
-            raise ValueError(f"the ratio of learning rates must be more than 1, got {self.ratio}")
-        for lr in self.given:
-            positive("a learning rate", lr)
-
     def around(self, tuned: float) -> list[float]:
         # There is one more above than below: an optimum that drifts mostly drifts up.
         below = (self.points - 1) // 2
         return sorted(self.given) or [tuned * self.ratio**k for k in range(-below, self.points - below)]
 
 
+@takes(contenders=mapping, widths=mapping, seeds=positive_int, rates=kind_of(LearningRates))
 def trials(
     contenders: Mapping[Contender, Tuned], widths: Mapping[Regime, Sequence[int]], seeds: int, rates: LearningRates
 ) -> list[Trial]:
@@ -325,11 +331,12 @@ def trials(
         for contender, tuned in contenders.items()
         if contender.setting.regime is not None
         for width in widths[contender.setting.regime]
-        for seed in range(positive_int("seeds", seeds))
+        for seed in range(seeds)
         for lr in rates.around(tuned.lr)
     ]
 
 
+@takes(runs=collection, metric=kind_of(Metric), swept=several(kind_of(Trial)))
 def transfers(runs: Iterable[Run], metric: Metric, swept: Sequence[Trial]) -> dict[Contender, Transfer]:
     """By contender, from the finished runs of these trials; a store may hold more runs, of other grids."""
     by_key = {trial.key: trial for trial in swept}

@@ -9,12 +9,24 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from mssp._constraints import kind_of, mapping, optional, positive, positive_int, takes, whole
 from mssp.ladders.ladder import Ladder
 from mssp.ladders.tuned import Tuned, planned
 from mssp.planning.plans import Plan
 from mssp.planning.setting import Setting
 
 
+@takes(
+    setting=kind_of(Setting),
+    width=positive_int,
+    seed=whole,
+    lr=positive,
+    init_mult=positive,
+    lr_mult=mapping,
+    aggregation_mult=positive,
+    base_width=optional(positive_int),
+    active=optional(positive_int),
+)
 @dataclass(frozen=True)
 class Trial:
     """A model of a ladder, with its hyperparameters and its seed.

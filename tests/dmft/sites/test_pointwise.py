@@ -75,5 +75,5 @@ def test_functions_without_a_bend_have_no_curvature() -> None:
 
 
 def test_an_unknown_activation_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown activation 'exp': use one of gelu, relu, silu, tanh, identity"):
+    with pytest.raises(ValueError, match="activation must be one of gelu, relu, silu, tanh, identity, got 'exp'"):
         activated("exp", AT)
