@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mssp._environment import pick_device
-from mssp.cli.progress import Quiet
+from mssp.cli.progress import Progress
 from mssp.data import load
 from mssp.data.generated import clusters
 from mssp.ladders.mlp import MLPLadder
@@ -46,7 +46,7 @@ def finished(path: Path, backend: Local, asked: Sequence[Trial], todo: Job) -> l
     with Store(path) as store:
         study = store.study("all", todo.settings)
         study.add(backend.chunks(asked, todo))
-        backend.run(study, todo, Quiet(), asked)
+        backend.run(study, todo, Progress("training"), asked)
         return study.runs()
 
 
@@ -121,7 +121,7 @@ def test_what_was_left_by_another_call_goes_on_waiting(tmp_path: Path) -> None:
         todo, backend = job(), Local(CPU)
         study = store.study("all", todo.settings)
         study.add(backend.chunks(trials((16, 32)), todo))
-        backend.run(study, todo, Quiet(), trials((32,)))
+        backend.run(study, todo, Progress("training"), trials((32,)))
         assert {run.parameters["width"] for run in study.runs("done")} == {32}
         assert study.counts()["pending"] == len(trials((16,)))
 
@@ -200,7 +200,7 @@ def test_ray_gives_the_same_numbers_and_survives_a_killed_worker(tmp_path: Path)
     assert same(tmp_path / "ray.sqlite", tmp_path / "local.sqlite", "all")
 
 
-class Killer(Quiet):
+class Killer(Progress):
     """Kills a worker as soon as one is at work."""
 
     def __init__(self, killed: list[int]) -> None:

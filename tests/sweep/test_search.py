@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mssp.cli.progress import Quiet
+from mssp.cli.progress import Progress
 from mssp.data.generated import clusters
 from mssp.ladders.mlp import MLPLadder
 from mssp.planning.setting import Setting
@@ -103,7 +103,7 @@ def test_procedures_that_make_no_sense() -> None:
 def evaluator(store: Store, steps: int = 16, **other: object) -> Evaluator:
     data = clusters(examples=2000, validation=100, classes=10, superclasses=2)
     job = Job(data, Schedule(steps, 10), MLPLadder, keep_curves=False)
-    return Evaluator(store, Local(torch.device("cpu")), job, Quiet(), **other)  # type: ignore[arg-type]
+    return Evaluator(store, Local(torch.device("cpu")), job, Progress("training"), **other)  # type: ignore[arg-type]
 
 
 def test_scores_are_means_over_seeds_and_known_ones_are_not_run_again(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class CheckCommand:
         rules = {size: run.plan for size, run in sizes.programs(corrected, tuned, MLPLadder, data, self.active).items()}
         assert setting.regime is not None
         feed = MLPLadder(setting.regime, data, self.active).feed(device)
-        with progress.counting(len(runs) * self.steps, "updates") as one_more:
+        with progress.Progress("training and measuring", len(runs) * self.steps, "updates") as live:
             check = check_runs(
                 runs,
                 feed,
@@ -121,7 +121,7 @@ class CheckCommand:
                 batch=self.batch,
                 seeds=range(self.seeds),
                 rules=rules,
-                on_step=one_more,
+                on_step=live.advance,
             )
         return check, tuned
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mssp._environment import __version__, device_text, pick_device
 from mssp._files import write_whole
 from mssp.cli import flags, progress
-from mssp.cli.progress import Advance, Stages, Steps
+from mssp.cli.progress import Progress
 from mssp.ladders.mlp import MLPLadder, family
 from mssp.ladders.tuned import Tuned, multipliers_for
 from mssp.planning import printing
@@ -110,7 +112,7 @@ class DemoCommand:
     def _check(self, path: Path, scheme: Scheme, stages: Stages) -> None:
         settings = {"scheme": scheme.name, "widths": list(self.widths), "steps": _CHECK_STEPS, "seeds": _CHECK_SEEDS}
 
-        def make(advance: Advance) -> dict[str, Any]:
+        def make(live: Progress) -> dict[str, Any]:
             from mssp.coordcheck.ladder_runs import LadderSizes, check_runs, with_safe_lr
             from mssp.data import load
 
@@ -123,7 +125,7 @@ class DemoCommand:
                 steps=_CHECK_STEPS,
                 batch=_CHECK_BATCH,
                 seeds=range(_CHECK_SEEDS),
-                on_step=advance,
+                on_step=live.advance,
             )
             return found.json() | {"data": _DATA, "active": None, "base_width": known.base_width}
 
@@ -144,8 +146,8 @@ class DemoCommand:
         title = f"sweep: {len(asked)} models over learning rates and widths"
         backend = Local(pick_device("cpu"))
         device = device_text("cpu")
-        with stages.stage(title, len(asked) * (self.steps)) as advance, Store(path, device=device) as store:
-            study = carry_out(store, backend, job, Steps(advance), asked, "sweep")
+        with stages.stage(title, len(asked) * (self.steps)) as live, Store(path, device=device) as store:
+            study = carry_out(store, backend, job, live, asked, "sweep")
             keys = {trial.key for trial in asked}
             return sweep_of(job.text, _DATA, [run for run in study.runs() if run.key in keys])
 
@@ -170,12 +172,12 @@ def _plan(path: Path) -> None:
 
 
 def _limit(path: Path, stages: Stages) -> None:
-    def make(advance: Advance) -> dict[str, Any]:
+    def make(live: Progress) -> dict[str, Any]:
         from mssp.dmft import compare, document, example, solve
         from mssp.dmft.document import Overlay
 
-        solution = solve(example(_REGIME, MSSP), samples=_SAMPLES, solves=_SOLVES, on_solved=advance)
-        found = compare(solution, _NETWORKS, seeds=_SEEDS, on_width=advance)
+        solution = solve(example(_REGIME, MSSP), samples=_SAMPLES, solves=_SOLVES, on_solved=live.advance)
+        found = compare(solution, _NETWORKS, seeds=_SEEDS, on_width=live.advance)
         return document.as_json(solution, found) | {"overlay": Overlay.of(solution, found).json()}
 
     settings = {"samples": _SAMPLES, "solves": _SOLVES, "widths": _NETWORKS, "seeds": _SEEDS}
@@ -186,15 +188,15 @@ def _limit(path: Path, stages: Stages) -> None:
 def _hugging_face(path: Path, stages: Stages) -> None:
     settings = {"family": _FAMILY, "base": _SMALL, "target": _LARGE, "updates": _UPDATES}
 
-    def make(advance: Advance) -> dict[str, Any]:
+    def make(live: Progress) -> dict[str, Any]:
         with warnings.catch_warnings():  # those of the plan stand in its file
             warnings.simplefilter("ignore", PlanWarning)
-            return _apply_to_hugging_face(advance)
+            return _apply_to_hugging_face(live)
 
     _kept(path, settings, stages, "a plan applied to a Hugging Face model", _UPDATES, make)
 
 
-def _apply_to_hugging_face(advance: Advance) -> dict[str, Any]:
+def _apply_to_hugging_face(live: Progress) -> dict[str, Any]:
     """Plan, adapt, initialize, group, verify, and train a little: what one does with a model of one's own."""
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
@@ -217,7 +219,7 @@ def _apply_to_hugging_face(advance: Advance) -> dict[str, Any]:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        advance()
+        live.advance()
     count = sum(1 for _ in model.parameters())
     return mssp.hf.by_name(made, large, small).json() | {"verified": count, "loss": [losses[0], losses[-1]]}
 
@@ -228,17 +230,17 @@ def _kept(
     stages: Stages,
     title: str,
     units: int,
-    make: Callable[[Advance], dict[str, Any]],
+    make: Callable[[Progress], dict[str, Any]],
 ) -> None:
     """A result in a file: made where it is not there, or is of other settings or another version."""
     from mssp._environment import environment
 
     asked = json.loads(json.dumps({"mssp": __version__, **settings}))
     if _document(path).get("demo") == asked:
-        stages.kept(title)
+        stages.done(title, "kept")
         return
-    with stages.stage(title, units) as advance:
-        found = make(advance) | {"made_with": environment(device_text("cpu")), "demo": asked}
+    with stages.stage(title, units) as live:
+        found = make(live) | {"made_with": environment(device_text("cpu")), "demo": asked}
         write_whole(path, json.dumps(found, indent=1, ensure_ascii=False))
 
 
@@ -248,6 +250,24 @@ def _document(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+class Stages:
+    """A line on the error stream for every stage that is done."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._done = count, 0
+
+    @contextmanager
+    def stage(self, title: str, units: int) -> Iterator[Progress]:
+        started = time.monotonic()
+        with Progress(f"{self._done + 1}/{self._count} {title}", units) as live:
+            yield live
+        self.done(title, f"{time.monotonic() - started:.0f} s")
+
+    def done(self, title: str, how: str) -> None:
+        self._done += 1
+        print(f"{self._done}/{self._count} {title} ({how})", file=sys.stderr, flush=True)
 
 
 # -- in ten lines ------------------------------------------------------------------------------------------------------

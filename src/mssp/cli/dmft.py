@@ -87,14 +87,14 @@ class DmftCommand:
         device = pick_device(self.device)
         solves = SOLVES if self.solves is None else self.solves
         samples = SAMPLES if self.samples is None else self.samples
-        with progress.counting(solves, "solutions") as one_more:
+        with progress.Progress("solving", solves, "solutions") as live:
             solution = solve(
-                experiment, samples=samples, solves=solves, seed=self.seed, device=device, on_solved=one_more
+                experiment, samples=samples, solves=solves, seed=self.seed, device=device, on_solved=live.advance
             )
         comparison = None
         if widths:
-            with progress.counting(len(widths), "widths") as one_more:
-                comparison = compare(solution, list(widths), seeds=self.seeds, device=device, on_width=one_more)
+            with progress.Progress("training networks", len(widths), "widths") as live:
+                comparison = compare(solution, list(widths), seeds=self.seeds, device=device, on_width=live.advance)
         return self._show(solution, comparison)
 
     def _experiment(self) -> Experiment:

@@ -64,11 +64,11 @@ def write_figures(contents: Contents, folder: Path) -> int:
     from mssp.report.sections import sections
 
     found = list(charts(block for section in sections(contents) for block in section.blocks))
-    with one_browser(), progress.counting(len(found), "figures") as one_more:
+    with one_browser(), progress.Progress("drawing", len(found), "figures") as live:
         folder.mkdir(exist_ok=True)
         for chart in found:
             for kind in _KINDS:
                 save(chart.figure, folder / f"{chart.name}{kind}")
             write_whole(folder / f"{chart.name}.csv", csv_of(chart.figure))
-            one_more()
+            live.advance()
     return len(found)

@@ -66,11 +66,8 @@ class SweepCommand(RunFlags):
         asked = trials(contenders, widths, self.seeds, LearningRates(self.lr_points, self.lr_ratio, self.lrs))
         backend.chunks(asked, job)  # which refuses what cannot be run, before there is a store
         with self.opened() as store:
-            watching = progress.watcher(self.metric.name, self.metric.higher_is_better)
-            try:
-                study = carry_out(store, backend, job, watching, asked, "sweep")
-            finally:
-                watching.stop()
+            with progress.Progress("training", metric=self.metric) as live:
+                study = carry_out(store, backend, job, live, asked, "sweep")
             found = transfers(study.runs(), self.metric, asked)
             print(f"{len(asked)} runs in {self.store}", file=sys.stderr)
             if self.export is not None:

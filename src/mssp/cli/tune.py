@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,13 +91,10 @@ class TuneCommand(RunFlags):
         backend.chunks([start], job)  # refuses what cannot be run, before there is a store
         seeds, new_seeds = range(self.seeds), range(self.seeds, self.seeds + self.confirm)
         with self.opened() as store:
-            watching = progress.watcher(self.metric.name, self.metric.higher_is_better)
-            evaluate = Evaluator(store, backend, job, watching, self.metric, seeds, self.early_stop, _tell)
-            try:
+            with progress.Progress("training", metric=self.metric) as live:
+                evaluate = Evaluator(store, backend, job, live, self.metric, seeds, self.early_stop, live.stage)
                 found = tune(start, procedure, evaluate)
                 scores = evaluate.per_seed("confirming", found.best, new_seeds) if new_seeds else []
-            finally:
-                watching.stop()
             if self.export is not None:
                 export(store.open_study(study_name(job)), self.export)
         if math.isinf(found.score):
@@ -173,8 +169,3 @@ class TuneCommand(RunFlags):
             scores = tuple(score if better else -score for score in scores)
             figure = heatmaps(points, scores, grids.MULTIPLIERS, grids.point_of(best), label, higher_is_better=better)
             progress.save_figure(self.plot, lambda: figure)
-
-
-def _tell(stage: str, runs: int) -> None:
-    if sys.stderr.isatty():
-        print(f"{stage}: {runs} runs", file=sys.stderr)
