@@ -122,44 +122,51 @@ more_than_one = Constraint("a number of more than 1", _real(lambda number: numbe
 
 
 def at_least(least: int, most: float = math.inf) -> Constraint[int]:
-    end = "of at least {least}" if most == math.inf else f"from {least} to {most:g}"
-    return Constraint(f"a whole number {end.format(least=least)}", _whole(least, most))
+    """A whole number in [least, most]."""
+    bounds = f"of at least {least}" if most == math.inf else f"from {least} to {most:g}"
+    return Constraint(f"a whole number {bounds}", _whole(least, most))
 
 
 def between(low: float, high: float) -> Constraint[float]:
+    """A number in [low, high]."""
     return Constraint(f"a number from {low:g} to {high:g}", _real(lambda number: low <= number <= high))
 
 
 # -- words, objects, and several of them -------------------------------------------------------------------------------
 
 
+def _class_of(kind: type | str) -> Any:
+    """The class, or no class where its module was not imported: then no object of it can have come."""
+    if not isinstance(kind, str):
+        return kind
+    module, _, name = kind.rpartition(".")
+    return getattr(sys.modules.get(module), name, ())
+
+
 def kind_of(*kinds: type | str, what: str = "") -> Constraint[Any]:
-    """An object of one of these classes; of a module that is not imported, none can have come.
+    """An object of one of these classes, which may be given by name: nothing is imported for a check.
 
     >>> kind_of("torch.nn.Module").what
     'a torch.nn.Module'
     """
 
     def take(came: Any) -> Any:
-        for kind in kinds:
-            module, _, name = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
-            found = getattr(sys.modules.get(module), name, ()) if isinstance(kind, str) else kind
-            if isinstance(came, found):
-                return came
-        raise UnfitError
+        if not isinstance(came, tuple(map(_class_of, kinds))):
+            raise UnfitError
+        return came
 
     first = kinds[0] if isinstance(kinds[0], str) else f"{kinds[0].__module__}.{kinds[0].__qualname__}"
     short = first.rpartition(".")[2] if first.startswith(("mssp.", "builtins.")) else first
     return Constraint(what or _with_article(short), take)
 
 
-def _in_words(came: Any) -> Any:
+def _switch(came: Any) -> bool:
     if not isinstance(came, bool):
         raise UnfitError
     return came
 
 
-switch: Constraint[bool] = Constraint("True or False", _in_words)
+switch = Constraint("True or False", _switch)
 word: Constraint[str] = kind_of(str, what="a word")
 function: Constraint[Any] = kind_of(Callable, what="a function")  # type: ignore[arg-type]
 mapping: Constraint[Any] = kind_of(Mapping, what="a mapping")
@@ -238,6 +245,8 @@ claims: Constraint[Any] = kind_of(Mapping, what="a mapping of names to what para
 
 
 def having(attribute: str, what: str) -> Constraint[Any]:
+    """An object that is told by an attribute, where classes of several libraries are alike."""
+
     def take(came: Any) -> Any:
         if isinstance(came, type) or not hasattr(came, attribute):
             raise UnfitError

@@ -204,6 +204,7 @@ class Killer(Progress):
     """Kills a worker as soon as one is at work."""
 
     def __init__(self, killed: list[int]) -> None:
+        super().__init__("training")
         self._killed = killed
 
     def start(self, runs: int, done: int, steps: int) -> None:

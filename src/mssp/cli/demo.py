@@ -146,7 +146,7 @@ class DemoCommand:
         title = f"sweep: {len(asked)} models over learning rates and widths"
         backend = Local(pick_device("cpu"))
         device = device_text("cpu")
-        with stages.stage(title, len(asked) * (self.steps)) as live, Store(path, device=device) as store:
+        with stages.stage(title, len(asked) * self.steps) as live, Store(path, device=device) as store:
             study = carry_out(store, backend, job, live, asked, "sweep")
             keys = {trial.key for trial in asked}
             return sweep_of(job.text, _DATA, [run for run in study.runs() if run.key in keys])
