@@ -17,7 +17,7 @@ from statistics import fmean
 from mssp._environment import pick_device
 from mssp._estimates import mean_of
 from mssp._tables import markdown_table
-from mssp.cli.progress import Quiet
+from mssp.cli.progress import Progress
 from mssp.data import load
 from mssp.ladders.mlp import TUNED_WIDTH, MLPLadder
 from mssp.planning.setting import Setting
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed in range(repeats):
             # A store of its own: nothing is inherited from another search.
             with tempfile.TemporaryDirectory() as folder, Store(f"{folder}/runs.sqlite") as store:
-                evaluate = Evaluator(store, backend, job, Quiet())
+                evaluate = Evaluator(store, backend, job, Progress("training"))
                 began = time.perf_counter()
                 procedure = Procedure(
                     method, points=POINTS, broad_points=BROAD_POINTS, broad_ratio=256.0,

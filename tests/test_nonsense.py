@@ -242,6 +242,7 @@ def test_flags_refuse_nonsense(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    line: list[str] = []
     monkeypatch.setattr(COMMANDS[command][0], "run", lambda self: pytest.fail(f"accepted: {line}"))
     for _, flag, word in [pair for pair in FLAG_PAIRS if pair[0] == command]:
         words = [word] * (2 if flag.endswith("betas") else 1)
