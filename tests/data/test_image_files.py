@@ -79,7 +79,7 @@ def test_images_of_another_size(tmp_path: Path) -> None:
     assert from_folder(root, size=(2, 3)).train.inputs.shape == (3, 2, 3, 3)
     with pytest.raises(ValueError, match="size must be a positive whole number, or a height and a width, got 0"):
         from_folder(root, size=0)
-    with pytest.raises(ValueError, match="size must be a whole number, or a height and a width, got '64'"):
+    with pytest.raises(ValueError, match="size must be a positive whole number, or a height and a width, got '64'"):
         from_folder(root, size="64")  # type: ignore[arg-type]
 
 

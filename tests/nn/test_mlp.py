@@ -243,7 +243,7 @@ def test_factors_are_saved_with_the_weights() -> None:
         ((2, 3), torch.zeros(2, 1), "mse", r"targets \(2, 1\) do not go with outputs \(2, 3\)"),
         ((2, 3), torch.zeros(3, dtype=torch.long), "cross_entropy", r"targets \(3,\) do not go with"),
         ((2, 3), torch.zeros(2), "cross_entropy", "cross_entropy takes classes, which are whole numbers, got"),
-        ((2, 3), torch.zeros(2, dtype=torch.long), "hinge", "unknown loss 'hinge'"),
+        ((2, 3), torch.zeros(2, dtype=torch.long), "hinge", "loss must be one of cross_entropy, mse, got 'hinge'"),
     ],
 )
 def test_targets_that_do_not_fit_are_refused(
