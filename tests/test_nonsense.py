@@ -125,6 +125,7 @@ SENSIBLE = {
     "a whole number": {"-1", "0"},
     "a whole number of at least 0": {"0"},
     "a word": {"a word", "''"},
+    "a text such as 'out in'": {"a word", "''"},
     "a mapping": {"a dict"},
     "a mapping of names to what parameters are": {"a dict"},
     "a positive number, or a mapping of roles to positive numbers": {"1e300", "a dict"},

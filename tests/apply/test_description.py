@@ -88,7 +88,7 @@ def test_claims_that_mean_nothing() -> None:
     for axis in ("0", 0.0, True):
         with pytest.raises(ValueError, match="expert_axis must be a whole number"):
             ParamInfo("expert_in", expert_axis=axis)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="layout must be a word, got 5"):
+    with pytest.raises(ValueError, match="layout must be a text such as 'out in', got 5"):
         ParamInfo("hidden", layout=5)  # type: ignore[arg-type]
     claims: Any
     for claims in (["w"], {"w": 5}, {3: "bias"}):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
-from mssp._constraints import Constraint, number, one_of, optional, positive_int, switch, takes, whole, word
+from mssp._constraints import Constraint, kind_of, number, one_of, optional, positive_int, switch, takes, whole, word
 from mssp.planning.rules import BIASES, FAN_IN, FAN_OUT, GAINS, ROLES, one
 from mssp.planning.shape import Shape
 
@@ -22,6 +22,7 @@ def _start(came: Any) -> Any:
     return came if came == OWN else number.take(came)
 
 
+_LAYOUT = kind_of(str, what="a text such as 'out in'")
 _START = Constraint(f"a number or {OWN!r}", _start)
 
 
@@ -30,7 +31,7 @@ _START = Constraint(f"a number or {OWN!r}", _start)
     fan_in=optional(positive_int),
     fan_out=optional(positive_int),
     expert_axis=optional(whole),
-    layout=optional(word),
+    layout=optional(_LAYOUT),
     name=word,
     base_fan_in=optional(positive_int),
     base_fan_out=optional(positive_int),
