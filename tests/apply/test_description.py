@@ -92,7 +92,7 @@ def test_claims_that_mean_nothing() -> None:
         ParamInfo("hidden", layout=5)  # type: ignore[arg-type]
     claims: Any
     for claims in (["w"], {"w": 5}, {3: "bias"}):
-        with pytest.raises(ValueError, match="claims must map name patterns"):
+        with pytest.raises(ValueError, match="claims must be a mapping of names to what parameters are"):
             describe(small(), claims)
     with pytest.raises(ValueError, match=r"names \{expert\} more than once"):
         describe(small(), {"{expert}.{expert}": "bias"})
