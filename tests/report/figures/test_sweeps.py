@@ -253,7 +253,7 @@ def test_figures_say_in_words_what_they_show() -> None:
     ("panels", "message"),
     [
         ({}, "a figure has 1 to 12 panels, got 0"),
-        ({of("mssp", active=i): transfer() for i in range(13)}, "a figure has 1 to 12 panels, got 13"),
+        ({of("mssp", active=i): transfer() for i in range(1, 14)}, "a figure has 1 to 12 panels, got 13"),
         ({of("mssp"): transfer(), of("mup"): transfer(metric=LOSS)}, "have different metrics: accuracy, loss"),
         ({of("mup"): Transfer(ACCURACY, [])}, "there are no scores for 'Regime II · mup · sgd': nothing to draw"),
     ],
