@@ -1,6 +1,6 @@
-"""The map of the package in CONTRIBUTING.md, made of the first sentences of docstrings.
+"""The map of the package in CONTRIBUTING.md, made of the first sentences of docstrings, and the picture of its storeys.
 
-python docs/package_map.py      writes it anew
+python docs/package_map.py      writes both anew
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "mssp"
 PAGE = ROOT / "CONTRIBUTING.md"
+PICTURE = ROOT / "docs" / "architecture.svg"
 BEGIN, END = "<!-- map: made by docs/package_map.py -->", "<!-- end of the map -->"
 # From the ground up: a package imports only those that stand before it.
 STOREYS = {
@@ -21,6 +22,14 @@ STOREYS = {
     "The evidence": ("measure", "theory", "replicas", "ladders", "store", "coordcheck", "sweep", "dmft"),
     "For people": ("report", "cli", "testing"),
 }
+# What the picture says of a package: two or three words, where the map has a sentence.
+CAPTIONS = {
+    "planning": "shapes, rules, plans", "apply": "weights, groups", "nn": "the paper’s models", "data": "images, text",
+    "hf": "Hugging Face", "hosts": "exports", "measure": "sizes of terms", "theory": "exponents",
+    "replicas": "R models at once", "ladders": "growing models", "store": "runs in a file", "coordcheck": "the check",
+    "sweep": "transfer, tuning", "dmft": "infinite size", "report": "figures, a page", "cli": "commands",
+    "testing": "contracts",
+}  # fmt: skip
 
 
 def first_sentence(path: Path) -> str:
@@ -70,5 +79,47 @@ def page() -> str:
     return f"{before}{BEGIN}\n\n{module_map()}\n\n{END}{rest.split(END)[1]}"
 
 
+# -- the picture -------------------------------------------------------------------------------------------------------
+
+_BOX, _GAP, _SIDE, _STOREY = (104, 46), 8, 138, 74  # pixels: a package, between two, the names of storeys, a storey
+_FONT = "Helvetica, Arial, sans-serif"
+
+
+def picture() -> str:
+    """The storeys as an SVG: the prescription is the ground, and a package stands on those below it and to its left."""
+    width = _SIDE + max(map(len, STOREYS.values())) * (_BOX[0] + _GAP) + 12
+    height = _STOREY * len(STOREYS) + 34
+    words = "; ".join(f"{storey}: {', '.join(packages)}" for storey, packages in STOREYS.items())
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" font-family="{_FONT}">',
+        f"<title>The storeys of mssp</title><desc>From the ground up: {words}.</desc>",
+        f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
+    ]
+    for level, (storey, packages) in enumerate(STOREYS.items()):
+        top = 12 + _STOREY * (len(STOREYS) - 1 - level)
+        parts += [
+            f'<rect x="12" y="{top}" width="{width - 24}" height="{_STOREY - 8}" rx="6" fill="{_GROUNDS[level]}"/>',
+            f'<text x="24" y="{top + 38}" font-size="13" font-weight="bold" fill="#1a1a1a">{storey}</text>',
+        ]
+        for place, package in enumerate(packages):
+            left, middle = _SIDE + place * (_BOX[0] + _GAP), _SIDE + place * (_BOX[0] + _GAP) + _BOX[0] / 2
+            parts += [
+                f'<rect x="{left}" y="{top + 10}" width="{_BOX[0]}" height="{_BOX[1]}" rx="4" fill="#ffffff" '
+                'stroke="#595959"/>',
+                f'<text x="{middle:g}" y="{top + 29}" font-size="13" font-weight="bold" fill="#0b3c7d" '
+                f'text-anchor="middle">{package}</text>',
+                f'<text x="{middle:g}" y="{top + 46}" font-size="10.5" fill="#595959" text-anchor="middle">'
+                f"{CAPTIONS[package]}</text>",
+            ]
+    foot = "A package imports only packages to its left and on the storeys below it."
+    parts.append(f'<text x="24" y="{height - 12}" font-size="12" fill="#595959">{foot}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+_GROUNDS = ("#dfe8f5", "#e6f2ec", "#fbf0dd", "#f6e6ee")  # of the storeys, from the ground up
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    PICTURE.write_text(picture(), encoding="utf-8")

@@ -46,6 +46,8 @@ BENCHMARKS = {
     "reference": Smoke("clusters", {"STEPS": 1, "SEEDS": 1, "TUNED_WIDTH": 16}, "validation top-5"),
     "replicas": Smoke("", {"TOGETHER": 2, "TOGETHER_STEPS": 1, "TURNS": 1}, "in lockstep"),
     "tuning": Smoke("clusters mssp sgd 4 1", {"STEPS": 1, "TUNED_WIDTH": 16, "POINTS": 1, "BROAD_POINTS": 1}, "grid"),
+    "walks": Smoke("--walks rate run", {"SMALL": "--widths 16 32 --regime II --optimizer sgd --seeds 2 --device cpu"},
+                   "functions"),
 }  # fmt: skip
 
 

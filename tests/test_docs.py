@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -244,3 +245,14 @@ def test_the_index_has_every_page() -> None:
     assert linked[0] == "tutorial.md"
     assert len(linked) == len(set(linked))
     assert {path.name for path in DOCS.glob("*.md")} - {"README.md"} <= set(linked)
+
+
+def test_the_walks_through_the_package_name_what_is_there() -> None:
+    """Every row of the tables names a file of the package, and a function in it."""
+    rows = re.findall(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \| ", read("architecture"), flags=re.MULTILINE)
+    assert len(rows) > 30
+    for file, function in rows:
+        scope: Any = ast.parse((Path(mssp.__file__).parent / file).read_text(encoding="utf-8"))
+        for name in function.split("."):
+            scope = next((node for node in scope.body if getattr(node, "name", None) == name), None)
+            assert scope is not None, f"{file} has no {function}"

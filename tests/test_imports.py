@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from package_map import PAGE, STOREYS, page
+from package_map import PAGE, PICTURE, STOREYS, page, picture
 
 import mssp
 
@@ -164,6 +164,10 @@ def test_documents_and_examples_use_what_packages_offer() -> None:
 
 def test_the_map_is_that_of_the_docstrings() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run python docs/package_map.py"
+
+
+def test_the_picture_is_that_of_the_storeys() -> None:
+    assert PICTURE.read_text(encoding="utf-8") == picture(), "run python docs/package_map.py"
 
 
 def test_functions_are_not_shadowed_by_modules() -> None:
