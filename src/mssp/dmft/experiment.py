@@ -32,7 +32,7 @@ def _array(came: Any) -> Array:
         array = np.asarray(came, dtype=np.float64)
     except (TypeError, ValueError):
         raise UnfitError from None
-    if came is None or not array.shape or not array.size:
+    if array.shape in ((), (0,)):
         raise UnfitError
     return array
 
