@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for factor in FACTORS:
             for seed in range(SEEDS):
                 trial = contender.trial(TUNED_WIDTH, seed, best.lr * factor).with_tuned(best)
-                programs.setdefault(trial.alike, []).append((contender, factor, trial))
+                programs.setdefault(trial.group_key, []).append((contender, factor, trial))
     results: dict[tuple[Contender, float], list[Result]] = {}
     for members in programs.values():
         members.sort(key=lambda member: member[2].seed)

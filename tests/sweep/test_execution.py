@@ -21,7 +21,7 @@ from mssp.ladders.mlp import MLPLadder
 from mssp.planning.setting import Setting
 from mssp.replicas import Schedule
 from mssp.store.runs import Run, Store
-from mssp.sweep.execution import Job, Local, committing, plan_chunks
+from mssp.sweep.execution import Job, Local, giving_back_on_error, plan_chunks
 from mssp.sweep.trial import Trial, in_chunks
 
 CPU = torch.device("cpu")
@@ -152,14 +152,14 @@ def test_an_interrupted_chunk_is_given_back(tmp_path: Path) -> None:
         study.add(plan_chunks(trials((16,)), job(), CPU))
         chunk = study.claim()
         assert chunk is not None
-        with pytest.raises(KeyboardInterrupt), committing(study, chunk):
+        with pytest.raises(KeyboardInterrupt), giving_back_on_error(study, chunk):
             raise KeyboardInterrupt
         assert study.counts()["pending"] == len(trials((16,)))
 
 
 def test_chunks_share_batches_and_fit() -> None:
     asked = trials((16, 32), seeds=2)
-    chunks = in_chunks(asked, {trial.alike: 4 for trial in asked})
+    chunks = in_chunks(asked, {trial.group_key: 4 for trial in asked})
     assert [len(chunk) for chunk in chunks] == [4, 4, 4] * 2
     for chunk in chunks:
         assert len({trial.width for trial in chunk}) == 1
@@ -167,7 +167,7 @@ def test_chunks_share_batches_and_fit() -> None:
     assert sorted(trial.key for chunk in chunks for trial in chunk) == sorted(trial.key for trial in asked)
     uneven = [*asked, Trial(Setting.of("mssp", "II", "adam"), 16, 5, 0.01)]
     assert all(
-        len({trial.seed for trial in chunk}) == 1 for chunk in in_chunks(uneven, {t.alike: 4 for t in uneven})[:4]
+        len({trial.seed for trial in chunk}) == 1 for chunk in in_chunks(uneven, {t.group_key: 4 for t in uneven})[:4]
     )
 
 

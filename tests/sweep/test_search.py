@@ -85,10 +85,14 @@ def test_a_budget_beyond_all_points_ends() -> None:
 def test_grids() -> None:
     assert grids.levels(2.0, 4, 4.0) == [0.25, 1.0, 4.0, 16.0]
     axes = grids.axes(dict.fromkeys(grids.MULTIPLIERS, 1.0), 5, 4.0)
-    assert len(grids.full(axes)) == 15625
-    assert len(grids.unique(grids.planes(axes, dict.fromkeys(axes, 1.0)))) == 15 * 16 + 6 * 4 + 1
-    assert len({tuple(point.values()) for point in grids.some(axes, 1000, seed=0)}) == 1000
-    assert grids.some(axes, 5, seed=1) == grids.some(axes, 5, seed=1) != grids.some(axes, 5, seed=2)
+    assert len(grids.all_points(axes)) == 15625
+    assert len(grids.unique(grids.pair_points(axes, dict.fromkeys(axes, 1.0)))) == 15 * 16 + 6 * 4 + 1
+    assert len({tuple(point.values()) for point in grids.random_points(axes, 1000, seed=0)}) == 1000
+    assert (
+        grids.random_points(axes, 5, seed=1)
+        == grids.random_points(axes, 5, seed=1)
+        != grids.random_points(axes, 5, seed=2)
+    )
     assert Procedure().runs == 3**6 + 5**6
     assert Procedure().reach == 5
 

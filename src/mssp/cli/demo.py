@@ -294,7 +294,7 @@ def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator
         drift = outcome.why_unclear or f"{outcome.drift.text(2)} doublings a doubling of N"
         yield (
             f"        best lr {outcome.drift_verdict} ({drift}); at N = {last.width} {lr_at_the_widest(outcome)}, "
-            f"N = {first.width}'s loses {transfer_text.number(last.regret, 3)}"
+            f"N = {first.width}'s loses {transfer_text.estimate_text(last.regret, 3)}"
         )
     for limit in contents.limits:
         yield f"  limit {limit.verdict}"

@@ -165,7 +165,7 @@ class TuneCommand(RunFlags):
             # The grid around the best, which the paper's procedure fills and others touch.
             grid = summary.found.fine or grids.axes(grids.point_of(best), self.points, self.ratio)
             better, label = summary.metric.higher_is_better, summary.metric.label
-            points, scores = zip(*grids.near(best, summary.found.tried, grid), strict=True)
+            points, scores = zip(*grids.points_at_best_lr(best, summary.found.tried, grid), strict=True)
             scores = tuple(score if better else -score for score in scores)
             figure = heatmaps(points, scores, grids.MULTIPLIERS, grids.point_of(best), label, higher_is_better=better)
             progress.save_figure(self.plot, lambda: figure)

@@ -243,7 +243,7 @@ def _search_blocks(searches: Sequence[Search]) -> list[Block]:
         best = grids.point_of(search.best)
         setting = search.contender.setting
         which = tags(setting, search.data)
-        near = grids.near(search.best, search.tried)
+        near = grids.points_at_best_lr(search.best, search.tried)
         points, scores = [point for point, _ in near], [score for _, score in near]
         label = f"{setting.scheme.title} · Regime {setting.regime} · {setting.optimizer.title}"
         title = f"{label}: multipliers around their optimum at N = {search.best.width} ({search.experiment})"

@@ -1,4 +1,8 @@
-"""How a study is carried out: claim a chunk, train it, commit it, until nothing is left."""
+"""How a study is carried out: claim a chunk, train it, commit it, until nothing is left.
+
+A study is a stored set of runs. A trial is one training to do, a run is its row in the store, and a chunk is a group of
+runs that train together.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,8 @@ from mssp.replicas.training import replicas_that_fit
 from mssp.store.runs import Chunk, NewRun, Result, Store, Study
 from mssp.sweep.trial import Trial, in_chunks
 
-_LARGEST = {"cpu": 64, "cuda": 4096}  # replicas in a chunk: more are hardly faster, and results come later
-_LAST = 20  # the last twentieth of the steps is averaged: 50 of the paper's 1000
+_MAX_CHUNK_SIZE = {"cpu": 64, "cuda": 4096}  # replicas: larger chunks are hardly faster, and their results come later
+_FINAL_DIVISOR = 20  # training metrics are means over the last twentieth of the steps: 50 of the paper's 1000
 _POLL_SECONDS = 1.0
 
 
@@ -34,7 +38,10 @@ _POLL_SECONDS = 1.0
 )
 @dataclass(frozen=True)
 class Job:
-    """Everything that all runs of a study share. Curves take room: a large grid may go without them."""
+    """Everything that all runs of a study share.
+
+    Training curves take disk space; ``keep_curves=False`` leaves them out for large grids.
+    """
 
     data: Dataset
     schedule: Schedule
@@ -48,8 +55,8 @@ class Job:
         return self.ladders(trial.setting.regime, self.data, trial.active)
 
     def check(self) -> None:
-        """Refuse a schedule that needs more data than there are."""
-        self.data.batches(0, self.schedule.batch, self.schedule.steps)
+        """Refuse a schedule that needs more examples than the data set has."""
+        self.data.batches(0, self.schedule.batch, self.schedule.steps)  # raises where there are too few
         held_out = self.schedule.validation
         if held_out is not None and held_out > len(self.data.validation):
             raise ValueError(
@@ -58,13 +65,13 @@ class Job:
 
     @property
     def text(self) -> str:
-        """The job in words, for people and for the names of studies."""
+        """The job in words, for headings and for the names of studies."""
         held_out = f", {self.schedule.validation} held out" if self.schedule.validation else ""
         return f"{self.data.name}, {self.schedule.steps} steps of {self.schedule.batch}{held_out}, {self.precision}"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of its study, whose runs must not differ in data or length."""
+        """What all runs of one study must have in common: data, length, batch, validation and precision."""
         return {
             "data": self.data.name,
             "checksum": self.data.checksum,
@@ -86,28 +93,29 @@ class Watcher(Protocol):
 
 
 class Backend(Protocol):
-    """Where runs are computed."""
+    """Computes runs: in this process, or on a cluster."""
 
     def chunks(self, trials: Sequence[Trial], job: Job) -> list[list[NewRun]]:
-        """Trials as runs, in chunks that train together. A trial that cannot be planned is refused here."""
+        """Group trials into chunks of runs to add to a study. A trial that cannot be trained is refused."""
         ...
 
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
-        """Finish these trials of a study, and no other runs that wait there."""
+        """Train these trials to the end; leave other pending runs of the study alone."""
         ...
 
 
 def plan_chunks(trials: Sequence[Trial], job: Job, device: torch.device) -> list[list[NewRun]]:
-    """Trials as runs, each once, in chunks that fit on a device. A trial that cannot be trained is refused here."""
+    """Group trials, each once, into chunks of runs that fit on a device. A trial that cannot be trained is refused."""
     job.check()
     unique = {trial.key: trial for trial in trials}.values()
     sizes = {}
-    for trial in {(trial.alike, trial.setting): trial for trial in unique}.values():
+    for trial in {(trial.group_key, trial.setting): trial for trial in unique}.values():
         ladder = job.ladder(trial)
         program = ladder.program(trial.width)
         program.check(trial.plan(ladder))
         fitting = replicas_that_fit(program, trial.setting.optimizer, job.schedule.batch, device)
-        sizes[trial.alike] = min(fitting, _LARGEST[device.type])
+        # Settings of one group differ in scheme and readout, which take no memory: each gives the group the same size.
+        sizes[trial.group_key] = min(fitting, _MAX_CHUNK_SIZE[device.type])
     chunks = in_chunks(list(unique), sizes)
     return [[NewRun(trial.key, trial.parameters, trial.json()) for trial in chunk] for chunk in chunks]
 
@@ -115,7 +123,7 @@ def plan_chunks(trials: Sequence[Trial], job: Job, device: torch.device) -> list
 def train_trials(
     trials: Sequence[Trial], feed: Feed, job: Job, on_step: Callable[[int], None] | None = None
 ) -> list[Result]:
-    """Train trials together that are alike."""
+    """Train trials of one :attr:`Trial.group_key` in lockstep; ``seconds`` of a result is its share of the time."""
     started = time.perf_counter()
     ladder = job.ladder(trials[0])
     program = ladder.program(trials[0].width)
@@ -129,17 +137,17 @@ def train_trials(
 
 
 def _metrics(trained: Trained) -> dict[str, float]:
-    """Means over the last steps of training, results on the validation set, and the loss of the first step."""
+    """The metrics of a run: means over its last training steps, validation results, and the loss of its first step."""
     loss = trained.curves["loss"]
-    last = max(1, len(loss) // _LAST)
-    train = {f"train_{name}": float(np.mean(curve[-last:])) for name, curve in trained.curves.items()}
+    final_steps = max(1, len(loss) // _FINAL_DIVISOR)
+    training = {f"train_{name}": float(np.mean(curve[-final_steps:])) for name, curve in trained.curves.items()}
     validation = {f"validation_{name}": value for name, value in trained.validation.items()}
-    return {**train, **validation, "first_loss": float(loss[0])}
+    return {**training, **validation, "first_loss": float(loss[0])}
 
 
 @dataclass
 class Local:
-    """This process, on one device."""
+    """Runs trials in this process, on one device."""
 
     device: torch.device
     _feed: Feed | None = None
@@ -149,10 +157,10 @@ class Local:
 
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
         """Train chunk by chunk, wait for chunks that other processes hold, and take over those of dead processes."""
-        numbers = begin(study, job, watcher, trials)
+        chunk_numbers = begin(study, job, watcher, trials)
         if not trials:
             return
-        if self._feed is None or self._feed.data is not job.data:  # stages of a search share it
+        if self._feed is None or self._feed.data is not job.data:  # the stages of a search share one feed
             self._feed = job.ladder(trials[0]).feed(self.device)
 
         def stepped(replicas: int) -> None:
@@ -160,14 +168,14 @@ class Local:
             watcher.stepped(replicas)
 
         while True:
-            chunk = study.claim(numbers)
+            chunk = study.claim(chunk_numbers)
             if chunk is not None:
-                with committing(study, chunk):
-                    of_chunk = [Trial.from_json(run.spec) for run in chunk.runs]
-                    results = train_trials(of_chunk, self._feed, job, stepped)
+                with giving_back_on_error(study, chunk):
+                    chunk_trials = [Trial.from_json(run.spec) for run in chunk.runs]
+                    results = train_trials(chunk_trials, self._feed, job, stepped)
                     study.finish(chunk, results)
                 watcher.finished(results)
-            elif is_finished(study, numbers):
+            elif is_finished(study, chunk_numbers):
                 return
             else:
                 time.sleep(_POLL_SECONDS)
@@ -175,7 +183,11 @@ class Local:
 
 @takes(store=kind_of(Store), trials=several(kind_of(Trial)), kind=word)
 def carry_out(store: Store, backend: Backend, job: Job, watcher: Watcher, trials: Sequence[Trial], kind: str) -> Study:
-    """Finish the trials of a study. Trials that cannot be run are refused before the study is made."""
+    """Add trials to the job's study and train them. A trial that cannot be trained is refused before the study is made.
+
+    Args:
+        kind: the first word of the study's name.
+    """
     chunks = backend.chunks(trials, job)
     study = store.study(f"{kind} {job.text}", job.settings)
     study.add(chunks)
@@ -184,8 +196,8 @@ def carry_out(store: Store, backend: Backend, job: Job, watcher: Watcher, trials
 
 
 @contextmanager
-def committing(study: Study, chunk: Chunk) -> Iterator[None]:
-    """Gives a chunk back if it is not finished inside: as failed after an error, as free after an interruption."""
+def giving_back_on_error(study: Study, chunk: Chunk) -> Iterator[None]:
+    """Gives a chunk back if the block raises: as failed after an error, as pending after an interruption."""
     try:
         yield
     except Exception as error:
@@ -196,19 +208,19 @@ def committing(study: Study, chunk: Chunk) -> Iterator[None]:
         raise
 
 
-def is_finished(study: Study, numbers: Collection[int]) -> bool:
-    """Whether nothing is left to do in these chunks; raises the error of one that failed in another process."""
-    counts = study.counts(numbers)
+def is_finished(study: Study, chunk_numbers: Collection[int]) -> bool:
+    """Whether no run of these chunks is running or pending. Raises ValueError, with the first error, if one failed."""
+    counts = study.counts(chunk_numbers)
     if counts["failed"]:
-        failed = next(run for run in study.runs("failed") if run.chunk in numbers)
+        failed = next(run for run in study.runs("failed") if run.chunk in chunk_numbers)
         raise ValueError(f"{counts['failed']} runs failed: {failed.error}")
-    return not counts["running"] + counts["pending"]
+    return not (counts["running"] or counts["pending"])
 
 
 def begin(study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> set[int]:
-    """The numbers of the chunks that hold these trials; those that failed can be claimed again."""
-    numbers = study.chunks_with([trial.key for trial in trials])
-    study.retry_failed(numbers)
-    counts = study.counts(numbers)
+    """Make failed chunks of these trials pending again, start the watcher, and return the numbers of their chunks."""
+    chunk_numbers = study.chunks_with([trial.key for trial in trials])
+    study.retry_failed(chunk_numbers)
+    counts = study.counts(chunk_numbers)
     watcher.start(sum(counts.values()), counts["done"] + counts["diverged"], job.schedule.steps)
-    return numbers
+    return chunk_numbers

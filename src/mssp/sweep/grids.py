@@ -1,4 +1,7 @@
-"""Points to try: grids over multipliers, in powers of a ratio around a centre."""
+"""Grids of points for a search: a point is a value for each multiplier, and values lie in powers of a ratio.
+
+The multipliers are those of the initial weights and of the learning rates of the roles that are tuned.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,16 @@ from mssp.sweep.trial import Trial
 
 INIT = "init"
 MULTIPLIERS = (INIT, *TUNED_ROLES)
-Point = Mapping[str, float]  # a factor for each multiplier
+Point = Mapping[str, float]  # a value for each of MULTIPLIERS
 
 
-def at(trial: Trial, point: Point) -> Trial:
-    """A trial with these multipliers."""
+def with_multipliers(trial: Trial, point: Point) -> Trial:
+    """The trial with the multipliers of a point."""
     return replace(trial, init_mult=point[INIT], lr_mult={role: point[role] for role in TUNED_ROLES})
 
 
 def point_of(trial: Trial) -> dict[str, float]:
+    """The multipliers of a trial."""
     return {INIT: trial.init_mult, **{role: trial.lr_mult.get(role, 1.0) for role in TUNED_ROLES}}
 
 
@@ -36,16 +40,17 @@ def levels(centre: float, points: int, ratio: float) -> list[float]:
 
 
 def axes(centre: Point, points: int, ratio: float) -> dict[str, list[float]]:
+    """The values of each multiplier on a grid around a point."""
     return {name: levels(centre[name], points, ratio) for name in MULTIPLIERS}
 
 
-def full(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    """Every combination."""
+def all_points(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """Every combination of the grid's values."""
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
-def some(grid: Mapping[str, Sequence[float]], count: int, seed: int) -> list[dict[str, float]]:
-    """``count`` different combinations at random; all of them where there are no more."""
+def random_points(grid: Mapping[str, Sequence[float]], count: int, seed: int) -> list[dict[str, float]]:
+    """``count`` different combinations at random; every combination if the grid has no more than ``count``."""
     sizes = [len(values) for values in grid.values()]
     total = int(np.prod(sizes))
     chosen = np.random.default_rng(seed).choice(total, min(count, total), replace=False)
@@ -56,8 +61,8 @@ def some(grid: Mapping[str, Sequence[float]], count: int, seed: int) -> list[dic
     ]
 
 
-def planes(grid: Mapping[str, Sequence[float]], centre: Point) -> list[dict[str, float]]:
-    """All pairs of multipliers over the grid, the other multipliers at the centre."""
+def pair_points(grid: Mapping[str, Sequence[float]], centre: Point) -> list[dict[str, float]]:
+    """For each pair of multipliers every combination of their values, with the other multipliers at the centre."""
     return [
         {**centre, first: x, second: y}
         for first, second in combinations(grid, 2)
@@ -66,14 +71,14 @@ def planes(grid: Mapping[str, Sequence[float]], centre: Point) -> list[dict[str,
 
 
 def at_edge(grid: Mapping[str, Sequence[float]], point: Point) -> list[str]:
-    """The multipliers whose value is the first or last of its axis."""
+    """The multipliers whose value at a point is the smallest or largest of the grid."""
     return [name for name, values in grid.items() if len(values) > 1 and point[name] in (min(values), max(values))]
 
 
-def near(
+def points_at_best_lr(
     best: Trial, tried: Iterable[tuple[Trial, float]], grid: Mapping[str, Sequence[float]] | None = None
 ) -> list[tuple[Point, float]]:
-    """The points tried at the learning rate of the best trial, with their scores: all, or those of a grid."""
+    """The points that were tried at the best trial's learning rate, with their scores; with a grid, only its points."""
     centre = point_of(best)
 
     def lies_on_grid(point: Point) -> bool:
@@ -86,5 +91,5 @@ def near(
 
 
 def unique(points: Iterable[Point]) -> list[Point]:
-    """Points in their order, each once."""
+    """The points without repeats, in their order."""
     return list({tuple(sorted(point.items())): point for point in points}.values())

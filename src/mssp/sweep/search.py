@@ -1,12 +1,12 @@
-"""The search for multipliers at a small width: the paper's procedure, and cheaper ones, of which the paper warns.
+"""The search for multipliers at a small width: the paper's procedure, and cheaper ones that the paper warns about.
 
 ``grid``     the learning rate alone, then a broad grid over the init multiplier and the five learning-rate multipliers,
              then a fine grid around the best: every combination of 5 values a factor 4 apart, 15,625 runs.
-``random``   the same broad and fine ranges, at random, then all pairs of multipliers around the best, over and over.
+``random``   random points over the same ranges, then all pairs of multipliers around the best, again and again.
 ``optuna``   a sampler that learns from the scores so far (TPE), in batches.
 
-All choose by validation top-5, or another metric. With replicas the full grid takes minutes on one GPU, so there is no
-need to skip it.
+All of them choose by validation top-5 or another metric. With replicas the full grid takes minutes on one GPU, so there
+is no need to skip it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,25 @@ from mssp._constraints import (
     positive_int,
     takes,
 )
-from mssp.sweep.grids import MULTIPLIERS, Point, at, at_edge, axes, full, levels, planes, point_of, some, unique
+from mssp.sweep.grids import (
+    MULTIPLIERS,
+    Point,
+    all_points,
+    at_edge,
+    axes,
+    levels,
+    pair_points,
+    point_of,
+    random_points,
+    unique,
+    with_multipliers,
+)
 from mssp.sweep.trial import Trial
 
 METHODS = ("grid", "random", "optuna")
-_BATCH = 64  # points that a sampler suggests before it is told their scores
-_PATIENCE = 4  # times as many batches as the budget takes: a sampler repeats points, which costs nothing
+_BATCH = 64  # points that the sampler suggests before it learns their scores
+# The sampler repeats points, which costs nothing, so it gets up to this many times the batches of the budget.
+_EXTRA_BATCHES = 4
 Scores = Mapping[str, float]  # by the key of a trial; minus infinity where it diverged
 Evaluate = Callable[[str, Sequence[Trial]], Scores]
 
@@ -53,13 +66,13 @@ class Procedure:
 
     Args:
         method: one of METHODS.
-        points, ratio: of the fine grid, for each multiplier.
-        broad_points, broad_ratio: of the broad grid before it.
-        lr_points, lr_ratio: of the sweep of the learning rate that comes first.
-        rounds: fine grids at most. A further one, centred on the best point, follows while that lies at an edge.
+        points, ratio: the number of values of each multiplier in the fine grid, and the factor between neighbours.
+        broad_points, broad_ratio: the same for the broad grid, which comes before the fine one.
+        lr_points, lr_ratio: the same for the learning rate, which is searched first.
+        rounds: the largest number of fine grids. While the best point lies at an edge, another grid around it follows.
         budget: runs of ``random`` and ``optuna`` after the learning rate; None for as many as ``grid`` takes with one
             fine grid.
-        seed: of the random numbers of the search itself.
+        seed: the seed of the search's own random numbers.
     """
 
     method: str = "grid"
@@ -75,12 +88,12 @@ class Procedure:
 
     @property
     def runs(self) -> int:
-        """The budget, or the runs of a broad and a fine grid."""
+        """The budget; where none was set, the number of runs of a broad and a fine grid."""
         return self.budget or self.broad_points ** len(MULTIPLIERS) + self.points ** len(MULTIPLIERS)
 
     @property
     def reach(self) -> int:
-        """How far the two grids reach from the centre, in steps of ``ratio``."""
+        """The distance from the centre to the farthest value of both grids, in steps of ``ratio``."""
         broad = (self.broad_points - 1) / 2 * math.log(self.broad_ratio, self.ratio)
         return math.ceil(broad + (self.points - 1) / 2 - 1e-9)
 
@@ -92,8 +105,8 @@ class Found:
     Args:
         best: the trial with the best score.
         tried: every trial with its score, in order; minus infinity where it diverged.
-        fine: the axes of the last fine grid, empty for searches without one.
-        at_edge: multipliers whose best value is at the end of its axis: values beyond may be better.
+        fine: the values of the last fine grid by multiplier; empty for searches without a fine grid.
+        at_edge: the multipliers whose best value is the smallest or largest of that grid: values beyond may be better.
     """
 
     best: Trial
@@ -108,7 +121,7 @@ def tune(start: Trial, procedure: Procedure, evaluate: Evaluate) -> Found:
     """Search from a trial at the width to tune at; ``evaluate`` trains trials and returns their scores."""
     search = _Search(start, evaluate)
     rates = levels(start.lr, procedure.lr_points, procedure.lr_ratio)
-    # From the middle outwards: where nothing learns yet, the first of equal scores is that of the given rate.
+    # From the middle outwards: of equal scores the first counts, so the given rate stays best where nothing learns yet.
     rates.sort(key=lambda lr: abs(math.log(lr / start.lr)))
     search.try_trials("learning rate", [replace(start, lr=lr) for lr in rates])
     fine: Mapping[str, Sequence[float]] = {}
@@ -134,53 +147,54 @@ class _Search:
         scores = self._evaluate(stage, trials)
         for trial in trials:
             self.tried[trial.key] = trial, scores[trial.key]
-            if scores[trial.key] > self.score:  # of equal ones the first, so that the order of results does not matter
+            if scores[trial.key] > self.score:  # of equal scores the first counts
                 self.best, self.score = trial, scores[trial.key]
 
     def try_points(self, stage: str, points: Sequence[Point]) -> None:
         if points:
-            self.try_trials(stage, [at(self.best, point) for point in points])
+            self.try_trials(stage, [with_multipliers(self.best, point) for point in points])
 
     def new(self, points: Sequence[Point]) -> list[Point]:
-        """Points that have not been tried, each once."""
-        return [point for point in unique(points) if at(self.best, point).key not in self.tried]
+        """The points that have not been tried, without repeats."""
+        return [point for point in unique(points) if with_multipliers(self.best, point).key not in self.tried]
 
 
 def _over_grids(search: _Search, procedure: Procedure) -> dict[str, list[float]]:
-    """A broad grid, then fine ones around the best until that lies inside. Returns the axes of the last."""
+    """Try a broad grid, then fine grids around the best point until it lies inside one. Returns the last fine grid."""
     centre = point_of(search.best)
-    search.try_points("broad grid", full(axes(centre, procedure.broad_points, procedure.broad_ratio)))
+    search.try_points("broad grid", all_points(axes(centre, procedure.broad_points, procedure.broad_ratio)))
     for number in range(procedure.rounds):
         fine = axes(point_of(search.best), procedure.points, procedure.ratio)
-        search.try_points(f"fine grid {number + 1}", full(fine))
+        search.try_points(f"fine grid {number + 1}", all_points(fine))
         if not at_edge(fine, point_of(search.best)):
             break
     return fine
 
 
 def _at_random(search: _Search, procedure: Procedure) -> None:
-    """Half of the budget at random over everything a grid search reaches, then pairs of multipliers around the best.
+    """Spend half of the budget on random points over the grids' range, then the rest on pairs around the best point.
 
-    Where no pair is new, the rest is spent at random again.
+    In a round in which all pairs have been tried, the points are random again.
     """
-    everything = axes(point_of(search.best), 2 * procedure.reach + 1, procedure.ratio)
-    left, number = procedure.runs, 0
-    while left > 0:
+    whole_range = axes(point_of(search.best), 2 * procedure.reach + 1, procedure.ratio)
+    runs_left, number = procedure.runs, 0
+    while runs_left > 0:
         number += 1
         centre = point_of(search.best)
         fine = axes(centre, procedure.points, procedure.ratio)
-        pairs = search.new(planes(fine, centre)) if number > 1 else []
-        # So many points are drawn that some are new, whatever has been tried.
+        pairs = search.new(pair_points(fine, centre)) if number > 1 else []
+        # More points are drawn than have been tried, so that some are new.
         count = len(search.tried) + procedure.runs
-        points = pairs or search.new(some(everything, count, procedure.seed + number))
-        points = points[: max(1, left if number > 1 else procedure.runs // 2)]
-        if not points:  # all have been tried
+        points = pairs or search.new(random_points(whole_range, count, procedure.seed + number))
+        points = points[: max(1, runs_left if number > 1 else procedure.runs // 2)]
+        if not points:  # the whole range has been tried
             return
         search.try_points(f"{'pairs' if pairs else 'at random'} {number}", points)
-        left -= len(points)
+        runs_left -= len(points)
 
 
 def _with_optuna(search: _Search, procedure: Procedure) -> None:
+    """Let Optuna's TPE sampler suggest points in batches, until the budget is spent."""
     try:
         import optuna
     except ImportError:
@@ -190,9 +204,9 @@ def _with_optuna(search: _Search, procedure: Procedure) -> None:
     sampler = optuna.samplers.TPESampler(seed=procedure.seed, constant_liar=True, n_startup_trials=_BATCH)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     reach, centre = procedure.reach, point_of(search.best)
-    left = procedure.runs
-    for number in range(_PATIENCE * -(-procedure.runs // _BATCH)):
-        batch = [study.ask() for _ in range(min(_BATCH, left))]
+    runs_left = procedure.runs
+    for number in range(_EXTRA_BATCHES * -(-procedure.runs // _BATCH)):
+        batch = [study.ask() for _ in range(min(_BATCH, runs_left))]
         points = [
             {name: centre[name] * procedure.ratio ** trial.suggest_int(name, -reach, reach) for name in centre}
             for trial in batch
@@ -200,8 +214,8 @@ def _with_optuna(search: _Search, procedure: Procedure) -> None:
         new = search.new(points)
         search.try_points(f"batch {number + 1}", new)
         for trial, point in zip(batch, points, strict=True):
-            _, score = search.tried[at(search.best, point).key]
+            _, score = search.tried[with_multipliers(search.best, point).key]
             study.tell(trial, max(score, 0.0))  # a run that diverged is as bad as one that gets nothing right
-        left -= len(new)
-        if left <= 0:
+        runs_left -= len(new)
+        if runs_left <= 0:
             return

@@ -16,7 +16,11 @@ from mssp.sweep.search import Found
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of a search, and the scores of its best trial with other seeds (not finite where it diverged)."""
+    """The result of a search, ready to print.
+
+    Args:
+        confirmed: the scores of the best trial with other seeds; not finite where it diverged.
+    """
 
     found: Found
     metric: Metric
@@ -24,22 +28,24 @@ class Summary:
 
     @property
     def score(self) -> float:
-        """The best score in the metric's own terms."""
+        """The best score with the sign of the metric: a loss is positive again."""
         return self.found.score if self.metric.higher_is_better else -self.found.score
 
     @property
-    def lost(self) -> int:
+    def diverged(self) -> int:
+        """How many of the other seeds diverged."""
         return sum(not math.isfinite(value) for value in self.confirmed)
 
     def lines(self, heading: str, early_stop: bool, target: str) -> list[str]:
+        """The result as text; ``target`` is the plan file that was written."""
         found = self.found
         lost_runs = sum(math.isinf(score) for _, score in found.tried)
         fate = "diverged or were stopped" if early_stop else "diverged"
         text = [heading, "", f"lr {found.best.lr:.6g}", "", *align(self._rows()), ""]
         text.append(f"{self.metric.label} {self.score:.4f}, the best of {len(found.tried)} runs ({lost_runs} {fate})")
         if self.confirmed:
-            lost = f", and {self.lost} of {len(self.confirmed)} diverged" if self.lost else ""
-            text.append(f"with {len(self.confirmed)} new seeds {mean_of(self.confirmed).text(4)} (95% CI){lost}")
+            diverged = f", and {self.diverged} of {len(self.confirmed)} diverged" if self.diverged else ""
+            text.append(f"with {len(self.confirmed)} new seeds {mean_of(self.confirmed).text(4)} (95% CI){diverged}")
         if found.at_edge:
             text.append(f"at the edge: more may be better; --multipliers {target} goes on from there")
         return text
@@ -56,7 +62,7 @@ class Summary:
     def json(self) -> dict[str, Any]:
         mean = mean_of(self.confirmed)
         seeds = len(self.confirmed)
-        new_seeds = {"mean": finite(mean.value), "ci": finite(mean.ci), "seeds": seeds, "diverged": self.lost}
+        new_seeds = {"mean": finite(mean.value), "ci": finite(mean.ci), "seeds": seeds, "diverged": self.diverged}
         return {
             "lr": self.found.best.lr,
             "multipliers": grids.point_of(self.found.best),

@@ -1,8 +1,8 @@
-"""Does the best learning rate stay where it is as the model grows, and is wider better?
+"""Learning-rate transfer: does the best learning rate stay where it is as the model grows, and is wider better?
 
-From a table of scores by width, learning rate and seed:
+The answers follow from a table of scores by width, learning rate and seed:
 
-- the best learning rate of each width: the top of a parabola in log2 of the rate, fitted for each seed by itself;
+- the best learning rate of each width: the top of a parabola in log2 of the rate, fitted for each seed separately;
 - its drift: the slope of log2 of the best rate over log2 of the width, in doublings per doubling;
 - the regret: what a width loses when it takes the best rate of the smallest one;
 - whether wider is better: Welch's tests between neighbours, and between the ends;
@@ -41,9 +41,9 @@ from mssp.store.runs import Run
 from mssp.sweep.metrics import Metric
 from mssp.sweep.trial import Trial
 
-_LEVEL = 0.05  # of significance
-_DRIFT = 0.1  # so few doublings of the learning rate per doubling of the width count as none
-_CLEAR = 0.3  # a wider confidence interval leaves the drift unclear
+_SIGNIFICANCE = 0.05
+_NEGLIGIBLE_DRIFT = 0.1  # in doublings of the learning rate per doubling of the width
+_WIDEST_CLEAR_CI = 0.3  # a wider confidence interval leaves the drift unclear
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,14 @@ class WidthSummary:
     """The results of one width.
 
     Args:
-        best_lr: log2 of the best learning rate.
-        at_edge: the best rate is the grid's first or last: the true one may lie outside.
+        best_lr: log2 of the best learning rate, by the parabola.
+        best_grid_lr: the best learning rate of the grid.
+        at_edge: whether that is the grid's smallest or largest rate, so that the true optimum may lie outside.
         best: the score at the best rate of the grid.
         transferred: the score at the rate that was best at the smallest width.
         regret: how much worse ``transferred`` is than ``best``.
         largest_stable_lr: None where no rate of the grid is stable.
-        diverged: how many seeds diverged at the best rate: more than 0 only if some diverge at every rate.
+        diverged: how many seeds diverged at the best rate; more than 0 only if some seed diverges at every rate.
     """
 
     width: int
@@ -101,12 +102,12 @@ class Transfer:
         return sorted({score.lr for score in self.scores if score.width == width})
 
     def values(self, width: int, lr: float) -> dict[int, float]:
-        """By seed: larger is better, minus infinity where the run diverged."""
+        """The scores by seed: larger is better, and minus infinity where the run diverged."""
         return dict(self._values[width][lr])
 
     def shown(self, width: int, lr: float) -> Estimate:
-        """The mean over seeds in the metric's own terms; runs that diverged are left out."""
-        return self._as_shown(mean_of(list(self._values[width][lr].values())))
+        """The mean over seeds with the metric's own sign; runs that diverged are left out."""
+        return self._with_metric_sign(mean_of(list(self._values[width][lr].values())))
 
     @cached_property
     def summaries(self) -> list[WidthSummary]:
@@ -136,14 +137,14 @@ class Transfer:
 
     @property
     def why_unclear(self) -> str:
-        """Why the drift is not known; empty where it is."""
+        """Why the drift is not known; empty where it is known."""
         if math.isnan(self.drift.ci):
             return "it takes two widths and two seeds"
         edges = [summary.width for summary in self.summaries if summary.at_edge]
         if edges:
-            # Beyond the grid's end the true optimum may lie anywhere.
+            # The true optimum may lie anywhere beyond the grid's end.
             return f"at N = {', '.join(map(str, edges))} the best lies at the end of the grid: more rates are needed"
-        return "" if self._drifts or self.drift.ci <= _CLEAR else "the seeds scatter: more of them are needed"
+        return "" if self._drifts or self.drift.ci <= _WIDEST_CLEAR_CI else "the seeds scatter: more of them are needed"
 
     @property
     def wider_is_better(self) -> str:
@@ -152,13 +153,13 @@ class Transfer:
 
     @property
     def wider_is_better_transferred(self) -> str:
-        """The same with every width at the best rate of the smallest."""
+        """Like :attr:`wider_is_better`, with every width at the best rate of the smallest width."""
         base_lr = self._best_grid_lr(self.widths[0])
-        return _trend([list(self._at(width, base_lr).values()) for width in self.widths])
+        return _trend([list(self._values_close_to(width, base_lr).values()) for width in self.widths])
 
     @property
     def _drifts(self) -> bool:
-        return self.drift.excludes_zero and abs(self.drift.value) > _DRIFT
+        return self.drift.excludes_zero and abs(self.drift.value) > _NEGLIGIBLE_DRIFT
 
     @cached_property
     def _values(self) -> Mapping[int, Mapping[float, Mapping[int, float]]]:
@@ -170,21 +171,21 @@ class Transfer:
             table.setdefault(score.width, {}).setdefault(score.lr, {})[score.seed] = value
         return table
 
-    def _as_shown(self, estimate: Estimate) -> Estimate:
+    def _with_metric_sign(self, estimate: Estimate) -> Estimate:
         return estimate if self.metric.higher_is_better else Estimate(-estimate.value, estimate.ci)
 
     def _best_grid_lr(self, width: int) -> float:
-        """The rate of the best mean over seeds; a rate at which a seed diverged is worse than any other."""
+        """The learning rate with the best mean over seeds; one at which a seed diverged is worse than any other."""
         by_lr = self._values[width]
         return max(sorted(by_lr), key=lambda lr: fmean(by_lr[lr].values()))
 
-    def _at(self, width: int, lr: float) -> Mapping[int, float]:
-        """By seed, at the best rate of another width; empty where this width was not trained with it."""
+    def _values_close_to(self, width: int, lr: float) -> Mapping[int, float]:
+        """The scores by seed at a learning rate of another width's grid; empty if this width was not trained at it."""
         by_lr = self._values[width]
-        return next((by_seed for own, by_seed in by_lr.items() if math.isclose(own, lr, rel_tol=1e-6)), {})
+        return next((by_seed for own_lr, by_seed in by_lr.items() if math.isclose(own_lr, lr, rel_tol=1e-6)), {})
 
     def _best_lrs(self, width: int) -> dict[int, float]:
-        """By seed, log2 of its best learning rate; without the seeds that diverged at every rate."""
+        """log2 of the best learning rate by seed, without the seeds that diverged at every rate."""
         curves: dict[int, list[tuple[float, float]]] = {}
         for lr in self.lrs(width):
             for seed, value in self._values[width][lr].items():
@@ -197,7 +198,7 @@ class Transfer:
 
     def _summary(self, width: int, base_lr: float) -> WidthSummary:
         lrs, best_lr = self.lrs(width), self._best_grid_lr(width)
-        best, transferred = self._values[width][best_lr], self._at(width, base_lr)
+        best, transferred = self._values[width][best_lr], self._values_close_to(width, base_lr)
         # Seeds are paired: both rates start from the same weights and see the same batches.
         regrets = [best[seed] - transferred[seed] for seed in best if seed in transferred]
         return WidthSummary(
@@ -205,8 +206,8 @@ class Transfer:
             mean_of(list(self._best_lrs(width).values())),
             best_lr,
             best_lr in (lrs[0], lrs[-1]) and len(lrs) > 1,
-            self._as_shown(mean_of(list(best.values()))),
-            self._as_shown(mean_of(list(transferred.values()))),
+            self._with_metric_sign(mean_of(list(best.values()))),
+            self._with_metric_sign(mean_of(list(transferred.values()))),
             mean_of(regrets) if all(map(math.isfinite, regrets)) else Estimate(math.inf, math.nan),
             max(takewhile(lambda lr: self._is_stable(width, lr), lrs), default=None),
             sum(not math.isfinite(value) for value in best.values()),
@@ -218,24 +219,24 @@ class Transfer:
 
 
 def _trend(scores: Sequence[list[float]]) -> str:
-    """The answer for the scores of all widths, from the narrowest to the widest."""
+    """Whether wider is better, from the scores of all widths, the narrowest first."""
     steps = list(pairwise(scores))
     if not steps or min(map(len, scores)) < 2 or not all(map(math.isfinite, scores[0])):
         return "unclear"
-    # There are as many tests as steps: they share the level.
-    if any(_p_greater(before, after) < _LEVEL / len(steps) for before, after in steps):
+    # There is one test for each step from a width to the next, and all tests share the level of significance.
+    if any(_p_greater_or_diverged(before, after) < _SIGNIFICANCE / len(steps) for before, after in steps):
         return "no"
-    return "yes" if _p_greater(scores[-1], scores[0]) < _LEVEL else "stalls"
+    return "yes" if _p_greater_or_diverged(scores[-1], scores[0]) < _SIGNIFICANCE else "stalls"
 
 
-def _p_greater(first: Sequence[float], second: Sequence[float]) -> float:
-    """The p-value of the test. A run that diverged has no number and is worse than all others, so it decides."""
-    finite = [all(map(math.isfinite, group)) for group in (first, second)]
-    return p_greater(first, second) if all(finite) else float(finite != [True, False])
+def _p_greater_or_diverged(first: Sequence[float], second: Sequence[float]) -> float:
+    """The p-value of "first is greater". It is 0 or 1 if a run diverged, since that is worse than any score."""
+    all_finite = [all(map(math.isfinite, group)) for group in (first, second)]
+    return p_greater(first, second) if all(all_finite) else float(all_finite != [True, False])
 
 
 def top_of_parabola(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Where the parabola through the best point and its neighbours is highest; the point itself where there is none.
+    """The top of the parabola through the best point and its neighbours; the best point itself if it lies at an edge.
 
     >>> round(top_of_parabola([0.0, 1.0, 2.0, 3.0], [0.0, 0.75, 1.0, 0.75]), 6)
     2.0
@@ -249,13 +250,13 @@ def top_of_parabola(xs: Sequence[float], ys: Sequence[float]) -> float:
     if not 0 < best < len(xs) - 1 or not all(map(math.isfinite, ys[best - 1 : best + 2])):
         return xs[best]  # at the edge of the grid, or of stability
     (left, right), (before, top, after) = (xs[best] - xs[best - 1], xs[best + 1] - xs[best]), ys[best - 1 : best + 2]
-    down, up = (top - before) / left, (top - after) / right  # slopes to either side, both falls
+    down, up = (top - before) / left, (top - after) / right  # how steeply the score falls to either side
     return xs[best] + (0.5 * (down * right - up * left) / (down + up) if down + up else 0.0)
 
 
 @dataclass(frozen=True)
 class RecordedTransfer:
-    """A :class:`Transfer` without its scores: what a file keeps of it."""
+    """The answers of a :class:`Transfer` without its scores, as a file keeps them."""
 
     metric: Metric
     seeds: int
@@ -267,7 +268,7 @@ class RecordedTransfer:
     wider_is_better_transferred: str
 
 
-Outcome: TypeAlias = Transfer | RecordedTransfer  # both say the same of a sweep of one setting
+Outcome: TypeAlias = Transfer | RecordedTransfer  # both have the same answers about one setting
 
 
 @takes(setting=kind_of(Setting), active=optional(positive_int))
@@ -287,7 +288,7 @@ class Contender:
 
     @property
     def details(self) -> str:
-        """Whatever is unusual about it; mostly empty."""
+        """The routing and the readout where they are unusual; mostly empty."""
         routing = "" if self.active is None else f"{self.active} of 8 active"
         return " · ".join(filter(None, (routing, self.setting.details)))
 
@@ -302,7 +303,7 @@ class Contender:
 @takes(points=positive_int, ratio=more_than_one, given=several(positive))
 @dataclass(frozen=True)
 class LearningRates:
-    """Learning rates a factor apart around a setting's tuned one, or the same for all.
+    """Learning rates to sweep: a factor apart around a setting's tuned rate, or a given list for all settings.
 
     >>> LearningRates(points=4, ratio=2.0).around(0.1)
     [0.05, 0.1, 0.2, 0.4]
@@ -313,7 +314,7 @@ class LearningRates:
     given: tuple[float, ...] = ()
 
     def around(self, tuned: float) -> list[float]:
-        # There is one more above than below: an optimum that drifts mostly drifts up.
+        # There is one more rate above the tuned one than below: an optimum that drifts mostly drifts up.
         below = (self.points - 1) // 2
         return sorted(self.given) or [tuned * self.ratio**k for k in range(-below, self.points - below)]
 
@@ -322,7 +323,7 @@ class LearningRates:
 def trials(
     contenders: Mapping[Contender, Tuned], widths: Mapping[Regime, Sequence[int]], seeds: int, rates: LearningRates
 ) -> list[Trial]:
-    """Every run of the experiment; ``widths`` by regime."""
+    """Every trial of the experiment: contender × width × seed × learning rate."""
     for contender in contenders:
         if contender.setting.regime not in widths:
             raise ValueError(f"no widths were given for {contender}: its regime is {contender.setting.regime}")
@@ -338,7 +339,7 @@ def trials(
 
 @takes(runs=collection, metric=kind_of(Metric), swept=several(kind_of(Trial)))
 def transfers(runs: Iterable[Run], metric: Metric, swept: Sequence[Trial]) -> dict[Contender, Transfer]:
-    """By contender, from the finished runs of these trials; a store may hold more runs, of other grids."""
+    """The transfer of each contender, from the finished runs of these trials; runs of other trials are ignored."""
     by_key = {trial.key: trial for trial in swept}
     scores: dict[Contender, list[Score]] = {Contender.of(trial): [] for trial in swept}
     for run in runs:
@@ -347,4 +348,4 @@ def transfers(runs: Iterable[Run], metric: Metric, swept: Sequence[Trial]) -> di
             value = run.metrics[metric.name] if run.diverged_at is None else math.nan
             learned = run.metrics["train_loss"] < run.metrics["first_loss"]
             scores[Contender.of(trial)].append(Score(trial.width, trial.lr, trial.seed, value, learned))
-    return {contender: Transfer(metric, of_it) for contender, of_it in scores.items() if of_it}
+    return {contender: Transfer(metric, own_scores) for contender, own_scores in scores.items() if own_scores}

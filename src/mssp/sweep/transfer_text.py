@@ -1,7 +1,7 @@
 """A sweep's results as tables for people and as JSON for programs, and how that JSON is read back.
 
-The package carries one such file: the sweep over all regimes on TinyImageNet, which took a GPU minutes, so that the
-results of a laptop on embedded data can stand beside it (records/2026-11-16-transfer-tinyimagenet.md).
+The package contains one such file, the sweep over all regimes on TinyImageNet, so that reports can show it beside the
+results of small runs (records/2026-11-16-transfer-tinyimagenet.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mssp.planning.setting import Setting
 from mssp.sweep.metrics import METRICS
 from mssp.sweep.transfer import Contender, Outcome, RecordedTransfer, WidthSummary
 
-_TREND = {
+_TREND_SENTENCES = {
     "yes": "yes",
     "no": "no: some wider model is significantly worse",
     "stalls": "stalls: the widest is not significantly better than the narrowest",
@@ -29,6 +29,7 @@ _TREND = {
 
 
 def lines(outcomes: Mapping[Contender, Outcome]) -> list[str]:
+    """Results for a terminal: for each contender a heading, a table and the verdicts."""
     text: list[str] = []
     for contender, outcome in outcomes.items():
         text += [""] if text else []
@@ -37,6 +38,7 @@ def lines(outcomes: Mapping[Contender, Outcome]) -> list[str]:
 
 
 def markdown(outcomes: Mapping[Contender, Outcome]) -> list[str]:
+    """The text of :func:`lines` as Markdown."""
     text: list[str] = []
     for contender, outcome in outcomes.items():
         header, *body = cells(outcome)
@@ -52,9 +54,9 @@ def heading(contender: Contender, outcome: Outcome) -> str:
 
 
 def cells(outcome: Outcome) -> list[list[str]]:
-    """A header and a row per width."""
-    base = outcome.summaries[0].width
-    header = ["N", "best lr", "log2 best lr", "best", f"at N={base}'s lr", "regret", "largest stable lr"]
+    """The table of one contender: a header and a row per width."""
+    narrowest = outcome.summaries[0].width
+    header = ["N", "best lr", "log2 best lr", "best", f"at N={narrowest}'s lr", "regret", "largest stable lr"]
     return [header, *map(_row, outcome.summaries)]
 
 
@@ -63,30 +65,33 @@ def _row(summary: WidthSummary) -> list[str]:
     return [
         str(summary.width),
         f"{2**summary.best_lr.value:.3g}{edge}" if math.isfinite(summary.best_lr.value) else "none",
-        number(replace(summary.best_lr, ci=math.nan) if summary.at_edge else summary.best_lr, 2),
-        number(summary.best, 4),
-        number(summary.transferred, 4),
-        number(summary.regret, 4),
+        estimate_text(replace(summary.best_lr, ci=math.nan) if summary.at_edge else summary.best_lr, 2),
+        estimate_text(summary.best, 4),
+        estimate_text(summary.transferred, 4),
+        estimate_text(summary.regret, 4),
         "none" if summary.largest_stable_lr is None else f"{summary.largest_stable_lr:.4g}",
     ]
 
 
-def number(estimate: Estimate, digits: int) -> str:
+def estimate_text(estimate: Estimate, digits: int) -> str:
+    """The estimate with its interval; ``-`` for NaN, ``diverges`` for infinity."""
     if math.isnan(estimate.value):
         return "-"
     return "diverges" if math.isinf(estimate.value) else estimate.text(digits)
 
 
 def verdicts(outcome: Outcome) -> list[str]:
-    drift = f"{number(outcome.drift, 2)} doublings per doubling of N"
+    """The three answers about one contender, a sentence each."""
+    drift = f"{estimate_text(outcome.drift, 2)} doublings per doubling of N"
     return [
         f"best lr {outcome.drift_verdict}: {outcome.why_unclear or drift}",
-        f"wider is better, each at its own best lr: {_TREND[outcome.wider_is_better]}",
-        f"wider is better, all at the narrowest's lr: {_TREND[outcome.wider_is_better_transferred]}",
+        f"wider is better, each at its own best lr: {_TREND_SENTENCES[outcome.wider_is_better]}",
+        f"wider is better, all at the narrowest's lr: {_TREND_SENTENCES[outcome.wider_is_better_transferred]}",
     ]
 
 
 def as_json(outcomes: Mapping[Contender, Outcome]) -> list[dict[str, Any]]:
+    """A JSON object for each contender, which :func:`read` reads back."""
     documents = []
     for contender, outcome in outcomes.items():
         words = contender.setting.words() | {"active": contender.active}
@@ -125,11 +130,12 @@ def _estimate_json(estimate: Estimate) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class RecordedSweep:
-    """A sweep that a file keeps.
+    """A sweep that was read from a file.
 
     Args:
-        experiment: the data, steps and batch.
-        made: when and on which device, in words; empty where the file does not say.
+        experiment: the data, steps and batch, in words.
+        made: when and on which device it was made, in words; empty where the file does not say.
+        command: the command that made it; empty where the file does not say.
     """
 
     experiment: str
@@ -149,7 +155,7 @@ def read(document: Mapping[str, Any]) -> RecordedSweep:
 
 @cache
 def tinyimagenet() -> RecordedSweep:
-    """1,792 runs on one H200.
+    """The recorded sweep on TinyImageNet: 1,792 runs on one H200.
 
     >>> tinyimagenet().outcomes[Contender(Setting.of("mup", "II", "sgd"))].drift_verdict
     'drifts up'
@@ -184,7 +190,7 @@ def _summary(width: int, numbers: Mapping[str, Any]) -> WidthSummary:
         numbers["at_edge"],
         _estimate(numbers["best"]),
         _estimate(numbers["transferred"]),
-        # A regret without a number is that of a rate that diverged.
+        # JSON has no infinity: a regret without a number belongs to a rate at which training diverged.
         Estimate(math.inf, math.nan) if math.isnan(regret.value) else regret,
         numbers["largest_stable_lr"],
         numbers["diverged"],

@@ -1,4 +1,7 @@
-"""One run of a study: a model of a ladder with its hyperparameters and its seed, as one line of JSON."""
+"""A trial is one training to do: a model of a ladder (models of growing size), its hyperparameters and its seed.
+
+A study stores it as a line of JSON, whose hash is the key of its run.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class Trial:
     active: int | None = None
 
     def with_tuned(self, tuned: Tuned) -> Trial:
-        """This trial with a setting's multipliers, at its own learning rate."""
+        """This trial with tuned multipliers; its learning rate stays as it is."""
         return replace(
             self,
             init_mult=tuned.init_mult,
@@ -57,18 +60,18 @@ class Trial:
         )
 
     def plan(self, ladder: Ladder) -> Plan:
-        """The plan by which it trains; ``ladder`` is that of its regime."""
+        """The plan for this trial's model; ``ladder`` is the ladder of the trial's regime."""
         tuned = Tuned(self.lr, self.init_mult, self.lr_mult, self.aggregation_mult, self.base_width)
         return planned(ladder.shape(self.width), tuned, self.setting)
 
     @property
-    def alike(self) -> tuple[Any, ...]:
-        """Trials can train in lockstep if this is equal."""
+    def group_key(self) -> tuple[Any, ...]:
+        """Trials with equal group keys can train in lockstep."""
         return self.setting.optimizer, self.setting.regime, self.width, self.active
 
     @property
     def parameters(self) -> dict[str, float | int | str | bool | None]:
-        """All its fields as columns of a table."""
+        """The trial's fields as columns of a table."""
         entries = self._entries()
         lr_mult = entries.pop("lr_mult")
         return entries | {f"lr_mult.{role}": number for role, number in lr_mult.items()}
@@ -81,10 +84,7 @@ class Trial:
         return json.dumps(self._entries(), sort_keys=True)
 
     def _entries(self) -> dict[str, Any]:
-        """All its fields in the order of tables.
-
-        The base width is there only if there is one, so that trials without one keep their keys.
-        """
+        """The trial's fields in the order of tables. A base width of None is left out, so that keys stay stable."""
         words = self.setting.words()
         if words["as_printed"]:
             raise ValueError(
@@ -108,25 +108,25 @@ class Trial:
 
 
 def in_chunks(trials: Sequence[Trial], sizes: Mapping[tuple[Any, ...], int]) -> list[list[Trial]]:
-    """Trials in chunks that train together: alike ones, no more than fit.
+    """Group trials into chunks: trials of one chunk have the same group key and fit on the device together.
 
-    Replicas of one seed share their batches. So a chunk holds equally many trials of all seeds, in the order of the
-    seeds; or trials of one seed, if there are more trials of some seeds than of others.
+    Replicas of one seed share their batches. So a chunk holds equally many trials of every seed, in the order of the
+    seeds. If some seeds have more trials than others, a chunk holds trials of one seed.
 
     Args:
-        sizes: how many trials fit, by :attr:`Trial.alike`.
+        sizes: the number of trials that fit on the device together, by :attr:`Trial.group_key`.
     """
     from mssp.replicas.training import even_parts
 
     groups: dict[tuple[Any, ...], dict[int, list[Trial]]] = {}
     for trial in trials:
-        groups.setdefault(trial.alike, {}).setdefault(trial.seed, []).append(trial)
+        groups.setdefault(trial.group_key, {}).setdefault(trial.seed, []).append(trial)
     chunks = []
-    for alike, by_seed in groups.items():
-        of_seeds = [by_seed[seed] for seed in sorted(by_seed)]
-        if len(set(map(len, of_seeds))) == 1:
-            parts = even_parts(len(of_seeds[0]), max(1, sizes[alike] // len(of_seeds)))
-            chunks += [[trial for of_seed in of_seeds for trial in of_seed[part]] for part in parts]
+    for group_key, by_seed in groups.items():
+        seed_groups = [by_seed[seed] for seed in sorted(by_seed)]
+        if len(set(map(len, seed_groups))) == 1:
+            slices = even_parts(len(seed_groups[0]), max(1, sizes[group_key] // len(seed_groups)))
+            chunks += [[trial for group in seed_groups for trial in group[part]] for part in slices]
         else:
-            chunks += [of_seed[part] for of_seed in of_seeds for part in even_parts(len(of_seed), sizes[alike])]
+            chunks += [group[part] for group in seed_groups for part in even_parts(len(group), sizes[group_key])]
     return chunks
