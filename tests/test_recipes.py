@@ -137,8 +137,8 @@ OPTIMIZERS = (SGD, ADAM, ADAMW, RMSPROP)""",
     def rmsprop(self, name: str, gradient: Tensor, lr: Tensor) -> None:
         parameter, (square,) = self.parameters[name], self.moments[name]
         square.mul_(0.99).addcmul_(gradient, gradient, value=1 - 0.99)
-        denominator = square.sqrt().add_(_like(self.rates[name].eps, parameter))
-        parameter.addcdiv_(gradient * _like(-lr, parameter), denominator)
+        denominator = square.sqrt().add_(_broadcast_to(self.rates[name].eps, parameter))
+        parameter.addcdiv_(gradient * _broadcast_to(-lr, parameter), denominator)
 
     def _bias_corrections(self) -> tuple[Tensor, Tensor]:""",
     ),

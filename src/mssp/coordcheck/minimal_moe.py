@@ -7,7 +7,6 @@ its activation, trained by the same plans.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from mssp.apply.random_numbers import normals
 from mssp.ladders.mlp import config_of, family
 from mssp.measure.quantities import EFFECTIVE, LOSS
 from mssp.planning.plans import Plan, plan
-from mssp.planning.recipe import PlanWarning
+from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.setting import II, III, I, Setting
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
@@ -70,8 +69,7 @@ def _exponent(logs: Sequence[float], values: np.ndarray) -> Estimate | None:
 def _measured(setting: Setting, width: int, seeds: int) -> dict[str, np.ndarray]:
     assert setting.regime is not None
     config = config_of(family(setting.regime, width, _INPUTS), 1, soft=True, activation="identity", loss="mse")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PlanWarning)
+    with without_plan_warnings():
         planned = plan(config.shape, **setting.words(), lr=_LR)
     replicas = [Replica(planned, seed) for seed in range(seeds)]
     lockstep = Lockstep(MLPProgram(config), replicas, measure_gradients=True)

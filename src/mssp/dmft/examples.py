@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from mssp.dmft.observables import Array
 from mssp.nn.activations import ACTIVATIONS
 from mssp.nn.router import GATES
 from mssp.planning.plans import Plan, plan
-from mssp.planning.recipe import PlanWarning
+from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.setting import (
     II,
     III,
@@ -94,8 +93,7 @@ def example(
     shape = (smallest or SMALLEST[regime]).with_inputs(DIMENSION)
     if readout is None:
         readout = ZERO if scheme is MSSP else MUPS_OWN
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PlanWarning)  # those of zero routers with top-K, which are refused below
+    with without_plan_warnings():  # top-K with a zero router is refused by `Experiment`
         untuned = plan(shape, regime=regime, scheme=scheme, optimizer=SGD, lr=lr, readout=readout)
     experiment = on_random_inputs(
         untuned, inputs, steps, test_inputs=test_inputs, activation=activation, gate=gate, seed=data_seed

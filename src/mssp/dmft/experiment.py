@@ -7,7 +7,6 @@ limit of that plan.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from mssp.nn.activations import ACTIVATIONS
 from mssp.nn.mlp import MLPConfig
 from mssp.nn.router import GATES
 from mssp.planning.plans import Plan
-from mssp.planning.recipe import PlanWarning
+from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.setting import SGD, I
 from mssp.planning.shape import Shape
 
@@ -97,8 +96,7 @@ class Experiment:
 
     def member(self, width: int) -> Plan:
         """The plan of the member that has this width."""
-        with warnings.catch_warnings():  # whoever made the first plan has been warned
-            warnings.simplefilter("ignore", PlanWarning)
+        with without_plan_warnings():  # whoever made the family's plan has been warned
             return self.plan.extend(self.shape(width))
 
     def config(self, width: int) -> MLPConfig:

@@ -10,7 +10,6 @@ differ in what becomes of it as it grows.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -20,7 +19,7 @@ from typing import Any
 from mssp._constraints import between, kind_of, mapping, optional, positive, positive_int, takes, word
 from mssp.ladders.mlp import family
 from mssp.planning.plans import Plan, plan
-from mssp.planning.recipe import PlanWarning
+from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.setting import SGD, SP, Setting
 from mssp.planning.shape import Shape
 
@@ -123,8 +122,7 @@ def _grown(shape: Shape, base_width: int, setting: Setting) -> Plan:
 
 
 def _quiet_plan(*shapes: Shape, **settings: Any) -> Plan:
-    with warnings.catch_warnings():  # of top-K with a zero router, which is refused when the model is made
-        warnings.simplefilter("ignore", PlanWarning)
+    with without_plan_warnings():  # top-K with a zero router is refused when the model is made
         return plan(*shapes, lr=1.0, **settings)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,6 +13,14 @@ from mssp._constraints import Constraint, UnfitError, at_least, optional, positi
 
 class PlanWarning(UserWarning):
     """Something the theory does not cover, or a setting that has no effect."""
+
+
+@contextmanager
+def without_plan_warnings() -> Iterator[None]:
+    """Silences the warnings of plans, for code that makes many plans out of one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PlanWarning)
+        yield
 
 
 def _betas(came: Any) -> tuple[float, ...]:

@@ -1,8 +1,7 @@
 """SGD, Adam and AdamW for R replicas at once, each with its own learning rate, eps and weight decay per parameter.
 
-The arithmetic is that of ``torch.optim``, in its order of operations: one replica alone gets the same bits.
-
-Shapes: R replicas, B batch, O outputs and I inputs of a layer, G groups of replicas that see the same inputs.
+A replica is one of R models that train side by side, as tensors with a leading axis R. Operations run in the same order
+as in ``torch.optim``, so a single replica gets bit-identical results.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ class ReplicaOptimizer:
         tf32: bool = False,
     ) -> None:
         self.kind, self.parameters, self.rates, self.betas, self.tf32 = kind, parameters, rates, betas, tf32
-        # The count is a tensor, which a recorded step reads each time it is replayed; a number would stay as recorded.
+        # A tensor, because a CUDA graph reads a tensor anew at each replay; a Python number would be frozen at capture.
         self._steps = torch.zeros((), dtype=torch.float64, device=next(iter(parameters.values())).device)
         # Parameters whose weights decay, or whose gradients are scaled, in any replica.
-        self._decays = {name for name, of_replicas in rates.items() if (of_replicas.weight_decay != 0).any()}
-        self._scales = {name for name, of_replicas in rates.items() if (of_replicas.grad_scale != 1).any()}
+        self._decaying = {name for name, parameter_rates in rates.items() if parameter_rates.weight_decay.any()}
+        self._scaled = {name for name, parameter_rates in rates.items() if (parameter_rates.grad_scale != 1).any()}
         if kind not in _UPDATES:
             titles = ", ".join(optimizer.title for optimizer in _UPDATES)
             raise ValueError(f"replicas have no update of {kind.title}, only of {titles}: add it to _UPDATES")
@@ -51,88 +50,91 @@ class ReplicaOptimizer:
         }
 
     def step(self, gradients: Mapping[str, Gradient], alive: Tensor) -> None:
-        """One update of the replicas that are ``alive`` [R]; the others stay as they are."""
+        """Updates the replicas that are ``alive``, [R], once; the others stay as they are."""
         self._steps += 1
-        # Asking a GPU would wait for it; there every gradient is masked instead.
-        some_are_dead = alive.device.type != "cpu" or not bool(alive.all())
+        # Reading `alive` back from a GPU would force a synchronization, so on a GPU every gradient is masked.
+        mask_dead = alive.device.type != "cpu" or not bool(alive.all())
         for name, parameter in self.parameters.items():
             gradient, rates = gradients[name], self.rates[name]
-            if name in self._scales:
-                gradient = _scaled(gradient, rates.grad_scale)
-            shrink = 1 - rates.lr * rates.weight_decay if name in self._decays else None
+            if name in self._scaled:
+                gradient = _scaled_by(rates.grad_scale, gradient)
+            decay_factor = 1 - rates.lr * rates.weight_decay if name in self._decaying else None
             if isinstance(gradient, Factored) and self._fuses(parameter):
-                self._fused_step(name, gradient, shrink, alive)
+                self._fused_step(name, gradient, decay_factor, alive)
                 continue
             if isinstance(gradient, Factored):
                 gradient = gradient.product().view(parameter.shape)
             lr = rates.lr
-            if some_are_dead:
-                gradient = torch.where(_like(alive, gradient), gradient, 0.0)
+            if mask_dead:
+                gradient = torch.where(_broadcast_to(alive, gradient), gradient, 0.0)
                 lr = torch.where(alive, lr, 0.0)
-                shrink = None if shrink is None else torch.where(alive, shrink, 1.0)
-            if shrink is not None:
-                parameter.mul_(_like(shrink, parameter))
+                decay_factor = None if decay_factor is None else torch.where(alive, decay_factor, 1.0)
+            if decay_factor is not None:
+                parameter.mul_(_broadcast_to(decay_factor, parameter))
             _UPDATES[self.kind](self, name, gradient, lr)
 
     def sgd(self, name: str, gradient: Tensor, lr: Tensor) -> None:
         parameter = self.parameters[name]
-        parameter.addcmul_(gradient, _like(lr, parameter), value=-1)
+        parameter.addcmul_(gradient, _broadcast_to(lr, parameter), value=-1)
 
     def adam(self, name: str, gradient: Tensor, lr: Tensor) -> None:
         parameter, (mean, square) = self.parameters[name], self.moments[name]
-        first, second = self._bias_corrections()
-        # On a CPU it is a number, as in torch.optim; asking a GPU for the number would wait.
-        root = second if parameter.is_cuda else second.item()
+        correction_1, root_correction_2 = self._bias_corrections()
+        # On a CPU torch.optim divides by a Python number; reading one back from a GPU would force a synchronization.
+        divisor = root_correction_2 if parameter.is_cuda else root_correction_2.item()
         mean.lerp_(gradient, 1 - self.betas[0])
         square.mul_(self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
-        denominator = (square.sqrt() / root).add_(_like(self.rates[name].eps, parameter))
-        parameter.addcdiv_(mean * _like(-lr / first, parameter), denominator)
+        denominator = (square.sqrt() / divisor).add_(_broadcast_to(self.rates[name].eps, parameter))
+        parameter.addcdiv_(mean * _broadcast_to(-lr / correction_1, parameter), denominator)
 
     def _bias_corrections(self) -> tuple[Tensor, Tensor]:
-        first, second = (1 - beta**self._steps for beta in self.betas)
-        return first, second.sqrt()
+        """Adam's bias corrections after the present number of steps: 1 - β₁ᵗ, and the square root of 1 - β₂ᵗ."""
+        correction_1, correction_2 = (1 - beta**self._steps for beta in self.betas)
+        return correction_1, correction_2.sqrt()
 
     def _fuses(self, parameter: Tensor) -> bool:
+        """Whether one kernel can compute this parameter's gradient and its update together."""
         return self.kind in _FUSED and runs_triton(parameter.device.type, parameter.dtype)
 
-    def _fused_step(self, name: str, gradient: Factored, shrink: Tensor | None, alive: Tensor) -> None:
-        from mssp.replicas import kernels
+    def _fused_step(self, name: str, gradient: Factored, decay_factor: Tensor | None, alive: Tensor) -> None:
+        from mssp.replicas import kernels  # needs Triton
 
         rates = self.rates[name]
-        first, second = self._bias_corrections()
-        mean, square = self.moments[name] or (None, None)
+        correction_1, root_correction_2 = self._bias_corrections()
+        mean, square = self.moments[name] or (None, None)  # SGD has no moments
         kernels.update(
             self.parameters[name],
             mean,
             square,
             gradient.rows,
             gradient.columns,
-            step_size=(rates.lr if self.kind is SGD else rates.lr / first).float(),
+            step_size=(rates.lr if self.kind is SGD else rates.lr / correction_1).float(),
             eps=rates.eps.float(),
-            shrink=None if shrink is None else shrink.float(),
+            decay_factor=None if decay_factor is None else decay_factor.float(),
             alive=alive,
             betas=self.betas,
-            root_correction=second.float(),
+            root_correction_2=root_correction_2.float(),
             tf32=self.tf32,
         )
 
 
-# How each optimizer moves a parameter by its gradient, after weight decay.
+# The update of each optimizer: a method that changes one parameter by its gradient, after weight decay.
 _UPDATES: dict[Optimizer, Callable[[ReplicaOptimizer, str, Tensor, Tensor], None]] = {
     SGD: ReplicaOptimizer.sgd,
     ADAM: ReplicaOptimizer.adam,
     ADAMW: ReplicaOptimizer.adam,
 }
-_FUSED = frozenset({SGD, ADAM, ADAMW})  # those that the kernels compute
+_FUSED = frozenset({SGD, ADAM, ADAMW})  # the optimizers whose updates `kernels.update` computes
 
 
-def _scaled(gradient: Gradient, factor: Tensor) -> Gradient:
+def _scaled_by(factors: Tensor, gradient: Gradient) -> Gradient:
+    """Each replica's gradient times its factor, [R]."""
     if isinstance(gradient, Factored):
-        return Factored(gradient.rows * _like(factor, gradient.rows), gradient.columns)
-    return gradient * _like(factor, gradient)
+        return Factored(gradient.rows * _broadcast_to(factors, gradient.rows), gradient.columns)
+    return gradient * _broadcast_to(factors, gradient)
 
 
-def _like(per_replica: Tensor, tensor: Tensor) -> Tensor:
-    """[R] as [R, 1, ...], in the tensor's precision."""
-    shaped = per_replica.view(-1, *(1,) * (tensor.dim() - 1))
+def _broadcast_to(values: Tensor, tensor: Tensor) -> Tensor:
+    """Reshapes [R] to [R, 1, ...] and casts to the tensor's dtype; booleans stay booleans."""
+    shaped = values.view(-1, *(1,) * (tensor.dim() - 1))
     return shaped if shaped.dtype == torch.bool else shaped.to(tensor.dtype)

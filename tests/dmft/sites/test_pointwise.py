@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mssp.dmft.sites.pointwise import activated, differentiated, sigmoid
+from mssp.dmft.sites.pointwise import activation_with_derivatives, sigmoid, with_autograd_derivatives
 from mssp.nn.activations import ACTIVATIONS
 
 AT = torch.linspace(-4, 4, 81, dtype=torch.float64)
@@ -14,19 +14,19 @@ SMOOTH = [name for name in ACTIVATIONS if name != "relu"]
 
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_are_those_of_autograd(name: str) -> None:
-    found, place = activated(name, AT), AT.clone().requires_grad_()
-    value = ACTIVATIONS[name](place)
-    (slope,) = torch.autograd.grad(value.sum(), place)
-    torch.testing.assert_close(found.value, value.detach(), rtol=0, atol=1e-14)
-    torch.testing.assert_close(found.slope, slope, rtol=0, atol=1e-14)
+    computed, points = activation_with_derivatives(name, AT), AT.clone().requires_grad_()
+    value = ACTIVATIONS[name](points)
+    (slope,) = torch.autograd.grad(value.sum(), points)
+    torch.testing.assert_close(computed.value, value.detach(), rtol=0, atol=1e-14)
+    torch.testing.assert_close(computed.slope, slope, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_are_finite_differences(name: str) -> None:
     step = 1e-4
-    below, found, above = (activated(name, AT + shift) for shift in (-step, 0, step))
-    torch.testing.assert_close(found.slope, (above.value - below.value) / (2 * step), rtol=0, atol=1e-7)
-    torch.testing.assert_close(found.curvature, (above.slope - below.slope) / (2 * step), rtol=0, atol=1e-7)
+    below, middle, above = (activation_with_derivatives(name, AT + shift) for shift in (-step, 0, step))
+    torch.testing.assert_close(middle.slope, (above.value - below.value) / (2 * step), rtol=0, atol=1e-7)
+    torch.testing.assert_close(middle.curvature, (above.slope - below.slope) / (2 * step), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -40,33 +40,33 @@ def test_derivatives_are_finite_differences(name: str) -> None:
     ],
 )
 def test_numbers_worked_out_by_hand(name: str, at: float, value: float, slope: float, curvature: float) -> None:
-    found = activated(name, torch.tensor([at], dtype=torch.float64))
-    assert found.value.item() == pytest.approx(value, abs=1e-6)
-    assert found.slope.item() == pytest.approx(slope, abs=1e-6)
-    assert found.curvature.item() == pytest.approx(curvature, abs=1e-6)
+    computed = activation_with_derivatives(name, torch.tensor([at], dtype=torch.float64))
+    assert computed.value.item() == pytest.approx(value, abs=1e-6)
+    assert computed.slope.item() == pytest.approx(slope, abs=1e-6)
+    assert computed.curvature.item() == pytest.approx(curvature, abs=1e-6)
 
 
 def test_the_sigmoid_of_gates() -> None:
-    found, slow = sigmoid(AT), differentiated(torch.sigmoid, AT)
-    torch.testing.assert_close(found.value, slow.value)
-    torch.testing.assert_close(found.slope, slow.slope)
-    torch.testing.assert_close(found.curvature, slow.curvature, rtol=0, atol=1e-15)
-    there = sigmoid(torch.zeros(1))
-    assert (there.value.item(), there.slope.item(), there.curvature.item()) == (0.5, 0.25, 0.0)
+    closed_form, autograds = sigmoid(AT), with_autograd_derivatives(torch.sigmoid, AT)
+    torch.testing.assert_close(closed_form.value, autograds.value)
+    torch.testing.assert_close(closed_form.slope, autograds.slope)
+    torch.testing.assert_close(closed_form.curvature, autograds.curvature, rtol=0, atol=1e-15)
+    at_zero = sigmoid(torch.zeros(1))
+    assert (at_zero.value.item(), at_zero.slope.item(), at_zero.curvature.item()) == (0.5, 0.25, 0.0)
 
 
 @torch.no_grad()
 def test_any_function_is_differentiated_where_nothing_else_is() -> None:
-    places = torch.tensor([[-1.0, 0.0], [2.0, 3.0]])
-    found = differentiated(lambda x: x**3 - x, places)
-    assert found.value.tolist() == [[0.0, 0.0], [6.0, 24.0]]
-    assert found.slope.tolist() == [[2.0, -1.0], [11.0, 26.0]]
-    assert found.curvature.tolist() == [[-6.0, 0.0], [12.0, 18.0]]
-    assert not any(each.requires_grad for each in (places, found.value, found.slope, found.curvature))
+    points = torch.tensor([[-1.0, 0.0], [2.0, 3.0]])
+    cubic = with_autograd_derivatives(lambda x: x**3 - x, points)
+    assert cubic.value.tolist() == [[0.0, 0.0], [6.0, 24.0]]
+    assert cubic.slope.tolist() == [[2.0, -1.0], [11.0, 26.0]]
+    assert cubic.curvature.tolist() == [[-6.0, 0.0], [12.0, 18.0]]
+    assert not any(tensor.requires_grad for tensor in (points, cubic.value, cubic.slope, cubic.curvature))
 
 
 def test_functions_without_a_bend_have_no_curvature() -> None:
-    line, constant = differentiated(lambda x: 3 * x, AT), differentiated(torch.ones_like, AT)
+    line, constant = (with_autograd_derivatives(function, AT) for function in (lambda x: 3 * x, torch.ones_like))
     assert (line.slope == 3).all()
     assert not line.curvature.any()
     assert (constant.value == 1).all()
@@ -76,4 +76,4 @@ def test_functions_without_a_bend_have_no_curvature() -> None:
 
 def test_an_unknown_activation_is_refused() -> None:
     with pytest.raises(ValueError, match="activation must be one of gelu, relu, silu, tanh, identity, got 'exp'"):
-        activated("exp", AT)
+        activation_with_derivatives("exp", AT)

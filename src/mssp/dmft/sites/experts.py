@@ -29,7 +29,7 @@ from torch import Tensor
 
 from mssp.dmft.fields import Field, chained, pairing
 from mssp.dmft.run import Passed, Solving
-from mssp.dmft.sites.pointwise import Bent, activated, sigmoid
+from mssp.dmft.sites.pointwise import ValueAndDerivatives, activation_with_derivatives, sigmoid
 
 _WINDOW = 0.4  # standard deviations of ψ: beyond 0.15, a wider window changes no results, and lowers the noise
 
@@ -74,9 +74,9 @@ def gates(kind: str, psi: Tensor, active_share: float = 1.0) -> Gates:
     if kind == "softmax":
         value = torch.softmax(psi, 1) * psi.shape[1]
         return Gates(value, value, value, value, shares=True)
-    bent = sigmoid(psi)
+    soft = sigmoid(psi)
     if active_share == 1:
-        return Gates(bent.value, bent.slope, bent.slope, bent.curvature)
+        return Gates(soft.value, soft.slope, soft.slope, soft.curvature)
     passed_over = psi.shape[1] - max(round(active_share * psi.shape[1]), 1)
     below, above = (psi.kthvalue(max(rank, 1), dim=1, keepdim=True).values for rank in (passed_over, passed_over + 1))
     threshold = (below + above) / 2
@@ -86,10 +86,10 @@ def gates(kind: str, psi: Tensor, active_share: float = 1.0) -> Gates:
     near = torch.exp(-0.5 * ((psi - threshold) / width) ** 2) / (width * math.sqrt(2 * math.pi))
     at_threshold = sigmoid(threshold)
     return Gates(
-        value=chosen * bent.value,
-        slope=chosen * bent.slope,
-        response=chosen * bent.slope + near * at_threshold.value,
-        slope_response=chosen * bent.curvature + near * at_threshold.slope,
+        value=chosen * soft.value,
+        slope=chosen * soft.slope,
+        response=chosen * soft.slope + near * at_threshold.value,
+        slope_response=chosen * soft.curvature + near * at_threshold.slope,
     )
 
 
@@ -100,22 +100,24 @@ class ExpertState:
     psi: Field
     h: Field
     gates: Gates
-    bent: Bent
+    units: ValueAndDerivatives
 
     @classmethod
     def at(cls, run: Solving, psi: Field, h: Field) -> ExpertState:
+        """The state of experts whose logits are ψ and whose pre-activations are h²."""
         experiment = run.experiment
         share = experiment.plan.target.active / experiment.plan.target.experts
-        return cls(psi, h, gates(experiment.gate, psi.value, share), activated(experiment.activation, h.value))
+        units = activation_with_derivatives(experiment.activation, h.value)
+        return cls(psi, h, gates(experiment.gate, psi.value, share), units)
 
     def outputs(self) -> Field:
         """x."""
-        a, phi = self.gates, self.bent
+        a, phi = self.gates, self.units
         return chained(a.value * phi.value, [(a.response * phi.value, self.psi), (a.value * phi.slope, self.h)])
 
     def gradients(self, z: Field) -> Field:
         """g²."""
-        a, phi = self.gates, self.bent
+        a, phi = self.gates, self.units
         return chained(
             a.value * phi.slope * z.value,
             [
@@ -127,7 +129,7 @@ class ExpertState:
 
     def pulls(self, z: Field) -> Field:
         """z φ²; its sum over units is r."""
-        phi = self.bent
+        phi = self.units
         return chained(z.value * phi.value, [(z.value * phi.slope, self.h), (phi.value, z)])
 
     def router_gradients(self, r: Field) -> Field:
@@ -137,7 +139,7 @@ class ExpertState:
 
     def passed(self, z: Field, g2: Field, g_psi: Field, units: float) -> Passed:
         """⟨Σ x z⟩ and ⟨Σ h² g²⟩ + ⟨ψ gψ⟩, with sums over so many units; the layers around the experts find them too."""
-        x = Field(self.gates.value * self.bent.value)
+        x = Field(self.gates.value * self.units.value)
         return Passed(
             outputs=units * pairing(x, z)[:, 0],
             features=units * pairing(self.h, g2) + pairing(self.psi, g_psi),
@@ -147,7 +149,7 @@ class ExpertState:
 
     def gradient_response(self, z: Field) -> Tensor:
         """⟨∂g²/∂h²⟩ at one time, [P, P]."""
-        return torch.diag((self.gates.value * self.bent.curvature * z.value).flatten(1).mean(1))
+        return torch.diag((self.gates.value * self.units.curvature * z.value).flatten(1).mean(1))
 
     def router_response(self, r: Field) -> Tensor:
         """⟨∂gψ/∂ψ⟩ at one time, [P, P]."""

@@ -18,7 +18,7 @@ from mssp.dmft.fields import Field, History, Source, chained, pairing
 from mssp.dmft.kernels import Kernel
 from mssp.dmft.processes import GaussianProcess, Population
 from mssp.dmft.run import Solving
-from mssp.dmft.sites.pointwise import activated
+from mssp.dmft.sites.pointwise import activation_with_derivatives
 
 _KIND = "feature"
 
@@ -50,8 +50,8 @@ class Features:
 
     def forward(self) -> None:
         """The features at present, with their kernel and response."""
-        self._bent = activated(self._run.experiment.activation, self._h.value)
-        phi = chained(self._bent.value, [(self._bent.slope, self._h)])
+        self._units = activation_with_derivatives(self._run.experiment.activation, self._h.value)
+        phi = chained(self._units.value, [(self._units.slope, self._h)])
         self._phi.append(phi)
         self.kernel.set(self._phi.kernel())
         self.response.set_past(self._b.response_of(phi, self._run.times.past.stop))
@@ -66,8 +66,8 @@ class Features:
         z = self._b.drawn(noise) + self._phi.remembered(memory)
         if drive is not None:
             z = z + Field(drive.view(-1, 1, 1, self._population.members))
-        g = chained(self._bent.slope * z.value, [(self._bent.curvature * z.value, self._h), (self._bent.slope, z)])
-        self.pulled = pairing(Field(self._bent.value), z)
+        g = chained(self._units.slope * z.value, [(self._units.curvature * z.value, self._h), (self._units.slope, z)])
+        self.pulled = pairing(Field(self._units.value), z)
         self._g.append(g)
         self.gradient_kernel.set(self._g.kernel())
         step = run.constants.rate["embedding"] * run.input_kernel * run.errors_now
