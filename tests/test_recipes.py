@@ -228,8 +228,8 @@ OPTIMIZERS = (SGD, ADAM, ADAMW, TURNER)""",
     ),
     Edit(
         "planning/rules.py",
-        "        sgd=same(fan_out / fan_in),",
-        "        sgd=same(fan_out / fan_in),\n        turner=same((fan_out / fan_in) ** half),",
+        "        sgd=for_all(fan_out / fan_in),",
+        "        sgd=for_all(fan_out / fan_in),\n        turner=for_all((fan_out / fan_in) ** half),",
     ),
 )
 
@@ -262,7 +262,7 @@ def calm_embedding(rows: Callable[[str], Rows]) -> Callable[[str], Rows]:
 
     def changed(role: str) -> Rows:
         found = rows(role)
-        return replace(found, sgd=same(1 / N), adam=same(1 / N)) if role == "embedding" else found
+        return replace(found, sgd=for_all(1 / N), adam=for_all(1 / N)) if role == "embedding" else found
 
     return changed
 

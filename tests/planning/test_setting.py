@@ -16,7 +16,7 @@ from torch import nn
 import mssp
 from mssp.planning import setting as setting_module
 from mssp.planning.power import Least, Power
-from mssp.planning.rules import Init, Rows, flat, same, std
+from mssp.planning.rules import Init, Rows, for_all, regime_free, std
 from mssp.planning.setting import (
     ADAM,
     ADAMW,
@@ -147,7 +147,7 @@ def test_roles_without_a_row_go_to_the_optimizer_that_takes_the_rest(monkeypatch
 
     def rows(role: str) -> Rows:
         found = MSSP.rows(role)
-        return replace(found, sgd=same(Power(fan_out="1/2", fan_in="-1/2")) if role == "hidden" else None)
+        return replace(found, sgd=for_all(Power(fan_out="1/2", fan_in="-1/2")) if role == "hidden" else None)
 
     scheme = Scheme(name="toys", title="Toys", rows=rows, optimizers=(toy,))
     monkeypatch.setattr(setting_module, "OPTIMIZERS", (*OPTIMIZERS, toy))
@@ -183,12 +183,12 @@ _LONELY = Optimizer(name="lonely", title="Lonely", row="adam")
 
 
 def _without_rates(role: str) -> Rows:
-    return replace(flat(Power())(role), adam=None)
+    return replace(regime_free(Power())(role), adam=None)
 
 
 def test_a_cell_may_hold_the_smaller_of_two_powers() -> None:
     boost = Least(Power(K="1/2"), Power(N="1/2", N_e="-1/2"))
-    scheme = replace(MSSP, rows=lambda role: replace(MSSP.rows(role), init=same(std(boost * Power(N="-1/2")))))
+    scheme = replace(MSSP, rows=lambda role: replace(MSSP.rows(role), init=for_all(std(boost * Power(N="-1/2")))))
     rule = Setting(scheme=scheme, regime=II, optimizer=SGD).rule("expert_out")
     assert rule.symbols >= {"K", "N", "N_e"}
     assert rule.init_std is not None
@@ -202,7 +202,7 @@ def test_a_cell_may_hold_the_smaller_of_two_powers() -> None:
 
 
 def test_a_share_between_none_and_all_is_written_where_it_is() -> None:
-    scheme = replace(MSSP, rows=lambda role: replace(MSSP.rows(role), init=same(Init(Power(N="-1/2"), shared=0.5))))
+    scheme = replace(MSSP, rows=lambda role: replace(MSSP.rows(role), init=for_all(Init(Power(N="-1/2"), shared=0.5))))
     shape = mssp.Shape(64, 32, 8, 8, 2)
     half = replace(mssp.plan(shape, regime="III", lr=1.0), setting=Setting(scheme=scheme, regime=III))
     entries = half.roles["expert_in"].json()

@@ -156,8 +156,8 @@ def test_a_rule_that_changes_changes_what_is_implied(monkeypatch: pytest.MonkeyP
     changed = replace(
         rows,
         init=(rules.std(rules.N**-2),) * 3,
-        adam=rules.same(rules.N ** Fraction(1, 2)),
-        eps=rules.same(1 / rules.M),
+        adam=rules.for_all(rules.N ** Fraction(1, 2)),
+        eps=rules.for_all(1 / rules.M),
     )
     monkeypatch.setitem(rules.TABLE_1, "expert_out", changed)
     Setting.rule.cache_clear()

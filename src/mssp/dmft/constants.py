@@ -97,7 +97,7 @@ def constants(experiment: Experiment) -> Constants:
 def _over_scales(plan: Plan, gate_kind: str) -> dict[tuple[str, str], float]:
     """The numbers of a plan by role and kind, each over its scale."""
     assert plan.setting.regime is not None
-    column, dims = plan.setting.regime.cell, plan.target.dims
+    column, dims = plan.setting.regime.column, plan.target.dims
     # The equations average over experts: what the plan does beyond that is a factor on what the experts put out.
     average = planned_aggregation(gate_kind, plan) * (plan.target.experts if gate_kind == "sigmoid" else 1)
     numbers = {}

@@ -18,28 +18,29 @@ WEIGHT_ROLES = tuple(role for role in ROLES if role not in GAINS | BIASES)
 ALL = "all"  # in init_std and init_mult: every weight matrix
 
 
-def _number_or_roles(came: Any) -> Any:
-    return came if isinstance(came, Mapping) else positive.take(came)
+def _number_or_roles(argument: Any) -> Any:
+    return argument if isinstance(argument, Mapping) else positive.take(argument)
 
 
 NUMBER_OR_ROLES = Constraint("a positive number, or a mapping of roles to positive numbers", _number_or_roles)
 
 
 def check(plan: Plan) -> None:
-    """Refuse combinations that mean nothing; the plan's single values have been checked as they came in."""
+    """Refuse settings that do not go together. Each by itself was checked when ``plan()`` was called."""
     optimizer = plan.setting.optimizer
     if plan.weight_decay and not optimizer.decays:
         raise ValueError(f"weight_decay is for adamw, not {optimizer}: set it to 0 or use adamw")
-    adams_own = {"eps": plan.eps, "grad_scale": plan.grad_scale or None, "betas": plan.recipe.betas}
-    for name, given in adams_own.items():
-        if optimizer.default_eps is None and given is not None:
+    uses_adam = optimizer.default_eps is not None  # itself, or for the roles that it leaves to its ``rest``
+    adam_settings = {"eps": plan.eps, "grad_scale": plan.grad_scale or None, "betas": plan.recipe.betas}
+    for name, value in adam_settings.items():
+        if value is not None and not uses_adam:
             raise ValueError(f"{name} is Adam's: leave it out with {optimizer}")
     if plan.rest_lr is not None and optimizer.rest is None:
         raise ValueError(f"rest_lr is for optimizers that leave roles to another one: leave it out with {optimizer}")
 
 
 def shapes(target: Shape, base: Shape | None) -> tuple[Shape, Shape | None]:
-    """Both shapes, with the inputs they left out: 1 for the target, the target's for the base."""
+    """Both shapes with ``inputs`` filled in: the target's default to 1, the base's to the target's."""
     if base is not None and base.inputs is not None and target.inputs is None:
         raise ValueError(f"the base has inputs {base.inputs}: say the target's too")
     target = target.with_inputs(1)
@@ -47,20 +48,23 @@ def shapes(target: Shape, base: Shape | None) -> tuple[Shape, Shape | None]:
 
 
 def recipes(recipe: Recipe | None, tuned_with: Recipe | None) -> tuple[Recipe, Recipe]:
-    """Both recipes: what the new one leaves open stays as tuned; if only one is given, both are that."""
-    now = (recipe or Recipe()).filled(tuned_with or Recipe())
-    return now, now if tuned_with is None else tuned_with
+    """The recipe of the target and the one that the base was tuned with.
+
+    What ``recipe`` leaves open is taken from ``tuned_with``. If only one of the two is given, it is used for both.
+    """
+    new_recipe = (recipe or Recipe()).filled(tuned_with or Recipe())
+    return new_recipe, new_recipe if tuned_with is None else tuned_with
 
 
-def by_role(name: str, given: float | Mapping[str, float] | None, allowed: tuple[str, ...]) -> Mapping[str, float]:
-    """A setting per role, checked; a bare number means every weight."""
-    if given is None:
-        given = {}
-    entries = given if isinstance(given, Mapping) else {ALL: given}
+def by_role(name: str, argument: float | Mapping[str, float] | None, allowed: tuple[str, ...]) -> Mapping[str, float]:
+    """A checked setting of numbers by role. A bare number is stored under ``all`` and means every weight matrix."""
+    if argument is None:
+        argument = {}
+    entries = argument if isinstance(argument, Mapping) else {ALL: argument}
     for role in entries:
         if role not in allowed:
-            known = f"use one of {', '.join(allowed)}"
+            choices = f"use one of {', '.join(allowed)}"
             if role in ROLES:
-                raise ValueError(f"{name} does not apply to {role}: gains start at 1 and biases at 0; {known}")
-            raise ValueError(f"unknown role {role!r} in {name}: {known}")
+                raise ValueError(f"{name} does not apply to {role}: gains start at 1 and biases at 0; {choices}")
+            raise ValueError(f"unknown role {role!r} in {name}: {choices}")
     return MappingProxyType({role: positive(f"{name} of {role}", number) for role, number in sorted(entries.items())})

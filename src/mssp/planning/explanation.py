@@ -226,13 +226,13 @@ def explain(role: str, regime: str | Regime | None = None, scheme: str | Scheme 
     regimes: tuple[Regime | None, ...] = explained.regimes if explained.regime_free or chosen is None else (chosen,)
     optimizers = [optimizer for optimizer in (SGD, ADAM) if optimizer in explained.optimizers] or [ADAM]
     _setting(explained, regimes[0], optimizers[-1]).checked()
-    rows = [["init std", *(_init(role, explained, column, optimizers[0]) for column in regimes)]]
+    rows = [["init std", *(_init_row_cell(role, explained, column, optimizers[0]) for column in regimes)]]
     if SGD in optimizers:
         rows.append(["SGD lr", *(_sgd(role, explained, column) for column in regimes)])
     if ADAM in optimizers:
         adam = [_setting(explained, column, ADAM).rule(role) for column in regimes]
-        rows.append(["Adam lr", *(_by_shape(rule, rule.lr) for rule in adam)])
-        rows.append(["Adam eps", *(_by_shape(rule, rule.eps) for rule in adam)])
+        rows.append(["Adam lr", *(_shown(rule, rule.lr) for rule in adam)])
+        rows.append(["Adam eps", *(_shown(rule, rule.eps) for rule in adam)])
     reason = REASONS[role]
     why, where = [reason.why], reason.where
     why += [f"Regime {column}: {text}" for column, text in reason.by_regime.items() if column in regimes]
@@ -253,29 +253,29 @@ def _setting(scheme: Scheme, regime: Regime | None, optimizer: Optimizer, as_pri
     return Setting(scheme=scheme, regime=regime, optimizer=optimizer, readout=SCHEMES_OWN, as_printed=as_printed)
 
 
-def _init(role: str, scheme: Scheme, regime: Regime | None, optimizer: Optimizer) -> str:
+def _init_row_cell(role: str, scheme: Scheme, regime: Regime | None, optimizer: Optimizer) -> str:
     if role in GAINS:
         return "1 (constant)"
     if role in BIASES:
         return "0"
-    text = _start(_setting(scheme, regime, optimizer).rule(role))
+    text = _init_cell(_setting(scheme, regime, optimizer).rule(role))
     if scheme is MSSP:
-        mup = _start(_setting(MUP, regime, optimizer).rule(role))
+        mup = _init_cell(_setting(MUP, regime, optimizer).rule(role))
         text += f" (μP: {mup})" if mup != text else ""
     return text + (" (zero by default)" if role == "readout" else "")
 
 
-def _start(rule: Rule) -> str:
+def _init_cell(rule: Rule) -> str:
     shared = ", tied" if rule.shared == 1 else f", shared {rule.shared:g}" if rule.shared else ""
-    return "0" if rule.init_std is None else _by_shape(rule, rule.init_std) + shared
+    return "0" if rule.init_std is None else _shown(rule, rule.init_std) + shared
 
 
 def _sgd(role: str, scheme: Scheme, regime: Regime | None) -> str:
     rule, printed = (_setting(scheme, regime, SGD, as_printed).rule(role) for as_printed in (False, True))
-    note = f" (printed: {_by_shape(printed, printed.lr)})" if rule.source == "erratum" else ""
-    return _by_shape(rule, rule.lr) + note
+    note = f" (printed: {_shown(printed, printed.lr)})" if rule.source == "erratum" else ""
+    return _shown(rule, rule.lr) + note
 
 
-def _by_shape(rule: Rule, factor: Factor | None) -> str:
+def _shown(rule: Rule, factor: Factor | None) -> str:
     assert factor is not None
-    return str(rule.by_shape(factor))
+    return str(rule.in_model_symbols(factor))

@@ -71,7 +71,7 @@ def digest(plan: Plan) -> str:
 def _powers(plan: Plan, role: str) -> dict[str, dict[str, str] | None]:
     rule = plan.rule(role)
     factors = {"init_std": rule.init_std, "lr": rule.lr, "eps": rule.eps}
-    return {name: None if factor is None else rule.by_shape(factor).json() for name, factor in factors.items()}
+    return {name: None if factor is None else rule.in_model_symbols(factor).json() for name, factor in factors.items()}
 
 
 def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:

@@ -74,7 +74,7 @@ def notes(values: Values, *also: str) -> list[str]:
 
 
 def _cell(rule: Rule, value: float, factor: Factor) -> str:
-    return f"{number(value)}\t{rule.by_shape(factor)}"
+    return f"{number(value)}\t{rule.in_model_symbols(factor)}"
 
 
 def lines(plan: Plan, heading: str = "") -> list[str]:

@@ -1,13 +1,12 @@
-"""The prescription: the paper's tables, written in Powers and nothing else.
+"""The scaling rules: the paper's tables, with every value written as a power of the model's dimensions (``Power``).
 
 "The paper" is *How to Scale Mixture-of-Experts: From muP to the Maximally Scale-Stable Parameterization* (2026).
 ``TABLE_1`` transcribes its Table 1 as printed. ``DERIVED`` adds the roles that Table 1 leaves out. Where a printed
-value contradicts the paper's own desiderata, ``corrected`` has the consistent one (``docs/errata.md`` has the
-evidence), and plans use it unless they are asked for the table ``as_printed``. Change a cell here, and every plan,
-command, document and check follows. ``setting.py`` says which scheme reads which rows, and which cell belongs to which
-regime.
+value contradicts the paper's own desiderata, ``corrected_sgd_lr`` has the consistent one (``docs/errata.md`` has the
+evidence). Plans use the corrected value unless ``as_printed=True``. Change a cell here, and every plan, command,
+document and check follows. ``setting.py`` says which scheme reads which rows.
 
-The columns are the regimes: I grows N, N_e; II grows N, M, K; III grows N, N_e, M, K.
+A row has one cell for each regime: I grows N, N_e; II grows N, M, K; III grows N, N_e, M, K.
 """
 
 from __future__ import annotations
@@ -35,12 +34,17 @@ fan_in, fan_out = Power(fan_in=1), Power(fan_out=1)
 
 
 Cell = TypeVar("Cell")
-Row = tuple[Cell, ...]  # a cell for each regime
+Row = tuple[Cell, ...]  # a cell for each regime, in the order I, II, III
 
 
 @dataclass(frozen=True)
 class Init:
-    """An initial standard deviation. ``std`` None means zeros; ``shared`` 1 means one draw for all experts."""
+    """How weights start.
+
+    Args:
+        std: the standard deviation; for gains, the constant they start at; None for zeros.
+        shared: the fraction of the initial weights that all experts share: 0 for independent experts, 1 for tied ones.
+    """
 
     std: Factor | None
     shared: float = 0.0
@@ -59,7 +63,7 @@ ZERO = Init(None)
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The rows of one role. A missing row of learning rates leaves the role to another optimizer."""
+    """The rows of one role. An optimizer whose row is missing leaves the role to its ``rest``."""
 
     init: Row[Init | ByScheme]
     eps: Row[Factor]
@@ -67,33 +71,38 @@ class Rows:
     adam: Row[Factor] | None = None
 
     def lr(self, row: str) -> Row[Factor] | None:
-        """The learning rates by the name of their row."""
+        """The row of this name, which is one of learning rates."""
         rates: Row[Factor] | None = getattr(self, row)
         return rates
 
 
-std = Init  # so that a cell reads as in the paper
+def std(factor: Factor) -> Init:
+    """Independent weights of this standard deviation."""
+    return Init(factor)
 
 
-def tied(power: Power) -> Init:
-    return Init(power, shared=1.0)
+def tied(factor: Factor) -> Init:
+    """Weights of this standard deviation that are the same in all experts."""
+    return Init(factor, shared=1.0)
 
 
-def same(cell: Cell) -> tuple[Cell, Cell, Cell]:
+def for_all(cell: Cell) -> tuple[Cell, Cell, Cell]:
+    """A row with the same cell for all three regimes."""
     return (cell, cell, cell)
 
 
 TABLE_1: dict[str, Rows] = {
-    "embedding": Rows(init=same(std(fan_in**-half)), sgd=same(N), adam=same(1 / fan_in), eps=same(1 / N)),
-    "norm": Rows(init=same(std(one)), sgd=same(N), adam=same(one), eps=same(1 / (N * L))),
-    # Printed for N x N matrices; fan_in and fan_out say the same for the others (attention with fewer key heads, FFN).
+    "embedding": Rows(init=for_all(std(fan_in**-half)), sgd=for_all(N), adam=for_all(1 / fan_in), eps=for_all(1 / N)),
+    "norm": Rows(init=for_all(std(one)), sgd=for_all(N), adam=for_all(one), eps=for_all(1 / (N * L))),
+    # The paper prints this row for N x N matrices. Writing it in fan_in and fan_out extends it to matrices that are not
+    # square, such as those of an FFN, or of attention with fewer key heads.
     "hidden": Rows(
-        init=same(std(fan_in**-half)),
-        sgd=same(fan_out / fan_in),
-        adam=same(1 / fan_in),
-        eps=same(1 / (N * L)),
+        init=for_all(std(fan_in**-half)),
+        sgd=for_all(fan_out / fan_in),
+        adam=for_all(1 / fan_in),
+        eps=for_all(1 / (N * L)),
     ),
-    "bias": Rows(init=same(ZERO), sgd=same(one), adam=same(one), eps=same(1 / (N * L))),
+    "bias": Rows(init=for_all(ZERO), sgd=for_all(one), adam=for_all(one), eps=for_all(1 / (N * L))),
     "router": Rows(
         init=(ByScheme(mup=std(1 / N), mssp=ZERO), std(N**-half), std(N**-half)),
         sgd=(1 / N, M / N, one),
@@ -116,42 +125,45 @@ TABLE_1: dict[str, Rows] = {
         adam=(1 / N_e, 1 / N_e, 1 / N_e),
         eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L)),
     ),
-    "final_norm": Rows(init=same(std(one)), sgd=same(N), adam=same(one), eps=same(1 / N)),
-    "readout": Rows(init=same(std(1 / N)), sgd=same(1 / N), adam=same(1 / N), eps=same(one)),
+    "final_norm": Rows(init=for_all(std(one)), sgd=for_all(N), adam=for_all(one), eps=for_all(1 / N)),
+    "readout": Rows(init=for_all(std(1 / N)), sgd=for_all(1 / N), adam=for_all(1 / N), eps=for_all(one)),
 }
 
-# What Table 1 leaves out follows from the size of a parameter's gradient: that is Adam's eps, and SGD's lr its inverse.
+# What Table 1 leaves out follows from the size of a parameter's gradient. Adam's eps has that size. SGD's lr is Adam's
+# lr divided by it, without the factor L, which ``corrected_sgd_lr`` adds.
 DERIVED: dict[str, Rows] = {
     # A gain of size d_head is shared by all N / d_head heads: its gradient is a mean over width, of order 1.
-    "qk_norm": Rows(init=same(std(one)), sgd=same(one), adam=same(one), eps=same(1 / L)),
+    "qk_norm": Rows(init=for_all(std(one)), sgd=for_all(one), adam=for_all(one), eps=for_all(1 / L)),
     "router_bias": Rows(
-        init=same(ZERO),
+        init=for_all(ZERO),
         sgd=(one, M, M),
-        adam=same(one),
+        adam=for_all(one),
         eps=(1 / L, 1 / (M * L), 1 / (M * L)),
     ),
     "expert_in_bias": Rows(
-        init=same(ZERO),
+        init=for_all(ZERO),
         sgd=(N, M, M * N),
-        adam=same(one),
+        adam=for_all(one),
         eps=(1 / (N * L), 1 / (M * L), 1 / (M * N * L)),
     ),
     "expert_out_bias": Rows(
-        init=same(ZERO),
+        init=for_all(ZERO),
         sgd=(N, M * N, M * N),
-        adam=same(one),
+        adam=for_all(one),
         eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L)),
     ),
-    # N -> 1, one per layer, as the router is in Regime I.
+    # The gate of a shared expert maps N inputs to one output, and a layer has one such gate. It follows the router of
+    # Regime I, whose number of outputs is fixed too.
     "shared_gate": Rows(
-        init=same(ByScheme(mup=std(1 / N), mssp=ZERO)),
-        sgd=same(1 / N),
-        adam=same(1 / N),
-        eps=same(1 / L),
+        init=for_all(ByScheme(mup=std(1 / N), mssp=ZERO)),
+        sgd=for_all(1 / N),
+        adam=for_all(1 / N),
+        eps=for_all(1 / L),
     ),
 }
 
-# The two sides of a role's matrix, for roles that decide them. Rules may use them, and models must fit them.
+# The sides of a role's matrix, for roles whose sides follow from the model's dimensions. A bias or a gain has an output
+# side alone. Rules may be written in these sides, and a model whose parameters have other sizes is refused.
 FAN_IN: dict[str, Power] = {
     "embedding": D, "hidden": N, "router": N, "expert_in": N, "expert_out": N_e, "shared_gate": N, "readout": N,
 }  # fmt: skip
@@ -164,61 +176,68 @@ FAN_OUT: dict[str, Power] = {
 # -- where schemes take their rows from --------------------------------------------------------------------------------
 
 
-def printed(side: str) -> Callable[[str], Rows]:
-    """The rows of TABLE_1 and DERIVED, with the cells of one side (``mup`` or ``mssp``) where there are two."""
+def printed(variant: str) -> Callable[[str], Rows]:
+    """The rows of TABLE_1 and DERIVED. Of cells printed as "muP | MSSP" they have one variant, ``mup`` or ``mssp``."""
 
     def rows(role: str) -> Rows:
-        both_sides = TABLE_1.get(role) or DERIVED[role]
-        init = tuple(getattr(cell, side) if isinstance(cell, ByScheme) else cell for cell in both_sides.init)
-        return replace(both_sides, init=init)
+        both_variants = TABLE_1.get(role) or DERIVED[role]
+        init = tuple(getattr(cell, variant) if isinstance(cell, ByScheme) else cell for cell in both_variants.init)
+        return replace(both_variants, init=init)
 
     return rows
 
 
-def smaller_router(rows: Callable[[str], Rows]) -> Callable[[str], Rows]:
-    """These rows, but with a router of std 1/N and one global eps."""
+def with_small_router_and_one_eps(rows: Callable[[str], Rows]) -> Callable[[str], Rows]:
+    """The rows of another scheme, changed to start the router with std 1/N and to have one eps for all roles."""
 
     def changed(role: str) -> Rows:
-        init = same(std(1 / N)) if role == "router" else rows(role).init
-        return replace(rows(role), init=init, eps=same(one))
+        init = for_all(std(1 / N)) if role == "router" else rows(role).init
+        return replace(rows(role), init=init, eps=for_all(one))
 
     return changed
 
 
-# In Regimes I, II and III: weights whose output side alone is fixed, and those whose input side alone is.
-_OUTPUT_LIKE = ("router", "expert_in", "")
-_INPUT_LIKE = ("", "expert_out", "")
+# In Regimes I, II and III, the role whose output side is fixed while its input side grows, as a readout's does, and the
+# role whose input side is fixed while its output side grows, as an embedding's does. None: no role does.
+_READOUT_LIKE = ("router", "expert_in", None)
+_EMBEDDING_LIKE = (None, "expert_out", None)
 
 
 def by_shape(role: str) -> Rows:
     """muP by which sides of a matrix grow, and nothing else (the paper's table of the muP heuristic)."""
-    cells = [_heuristic(role, *likes) for likes in zip(_OUTPUT_LIKE, _INPUT_LIKE, strict=True)]
+    cells = [_heuristic(role, *roles) for roles in zip(_READOUT_LIKE, _EMBEDDING_LIKE, strict=True)]
     init, sgd, adam, eps = zip(*cells, strict=True)
     return Rows(init=init, sgd=sgd, adam=adam, eps=eps)
 
 
-def _heuristic(role: str, output_like: str, input_like: str) -> tuple[Init, Power, Power, Power]:
-    if role in ("readout", "shared_gate", output_like):
-        init, lr_sgd, lr_adam, eps = 1 / N, 1 / N, 1 / N, one
-    elif role in {"embedding", input_like} | GAINS | BIASES:
-        init, lr_sgd, lr_adam, eps = fan_in**-half, N, one if role in GAINS | BIASES else 1 / fan_in, 1 / N
+def _heuristic(role: str, readout_like: str | None, embedding_like: str | None) -> tuple[Init, Power, Power, Power]:
+    is_vector = role in GAINS | BIASES
+    if role in ("readout", "shared_gate", readout_like):
+        weight_std, lr_sgd, lr_adam, eps = 1 / N, 1 / N, 1 / N, one
+    elif is_vector or role in ("embedding", embedding_like):
+        weight_std, lr_sgd, lr_adam, eps = fan_in**-half, N, 1 / fan_in, 1 / N
     else:
-        init, lr_sgd, lr_adam, eps = fan_in**-half, one, 1 / fan_in, 1 / N
-    return _start(role, init), lr_sgd, lr_adam, eps if role in OUTSIDE_BLOCKS else eps / L
+        weight_std, lr_sgd, lr_adam, eps = fan_in**-half, one, 1 / fan_in, 1 / N
+    lr_adam = one if is_vector else lr_adam
+    eps = eps if role in OUTSIDE_BLOCKS else eps / L
+    return _init_of(role, weight_std), lr_sgd, lr_adam, eps
 
 
-def flat(lr: Power) -> Callable[[str], Rows]:
-    """One recipe whatever grows (the paper's table of abc-parameterizations), with 1 for gains and biases."""
+def regime_free(lr: Power) -> Callable[[str], Rows]:
+    """One learning rate of weights, whatever grows (the paper's table of abc-parameterizations).
+
+    The paper prints none for gains and biases: theirs is 1.
+    """
 
     def rows(role: str) -> Rows:
-        lrs = same(one if role in GAINS | BIASES else lr)
-        return Rows(init=same(_start(role, fan_in**-half)), sgd=lrs, adam=lrs, eps=same(one))
+        lrs = for_all(one if role in GAINS | BIASES else lr)
+        return Rows(init=for_all(_init_of(role, fan_in**-half)), sgd=lrs, adam=lrs, eps=for_all(one))
 
     return rows
 
 
-def _start(role: str, weight_std: Power) -> Init:
-    """Gains start at 1 and biases at 0 in every scheme; the std is for weights."""
+def _init_of(role: str, weight_std: Power) -> Init:
+    """How a role starts: gains at 1 and biases at 0 in every scheme, weights with ``weight_std``."""
     return std(one) if role in GAINS else ZERO if role in BIASES else std(weight_std)
 
 
@@ -229,8 +248,8 @@ def source_of(role: str) -> Source:
 # -- errata ------------------------------------------------------------------------------------------------------------
 
 
-def corrected(role: str, lr: Factor, as_printed: bool, cell: int) -> tuple[Factor, Source]:
-    """A learning rate of SGD with the two errata of these rows.
+def corrected_sgd_lr(role: str, lr: Factor, as_printed: bool, column: int) -> tuple[Factor, Source]:
+    """SGD's learning rate in one column of the tables, with the two errata of SGD's rows unless ``as_printed``.
 
     Under the 1/L residual multiplier, gradients inside a block are of order 1/L (the eps rows say so), so SGD needs
     lr x L there. A hidden bias has a gradient of order 1/N, like the gain beside it, so its lr is N.
@@ -238,7 +257,8 @@ def corrected(role: str, lr: Factor, as_printed: bool, cell: int) -> tuple[Facto
     source = source_of(role)
     if as_printed:
         row = TABLE_1["bias"].sgd
-        return (row[cell] if role == "bias" and row is not None else lr), source  # whatever the scheme
+        # The paper prints one row for hidden biases, and so for all schemes.
+        return (row[column] if role == "bias" and row is not None else lr), source
     if role in OUTSIDE_BLOCKS:
         return lr, source
     return (N if role == "bias" else lr) * L, "derived" if source == "derived" else "erratum"
@@ -249,9 +269,11 @@ def corrected(role: str, lr: Factor, as_printed: bool, cell: int) -> tuple[Facto
 
 @dataclass(frozen=True)
 class Rule:
-    """What one role gets. ``init_std`` None means zeros (gains: the value they start from); ``eps`` None means SGD.
+    """The cells of one role in one setting.
 
-    ``shared`` is the part of their start that all experts have in common: 0 for experts of their own, 1 for tied ones.
+    ``init_std`` is a standard deviation; for gains it is the constant they start at; None means all zeros. ``eps`` is
+    None for SGD. ``shared`` is the fraction of the initial weights that all experts share: 0 for independent experts,
+    1 for tied ones.
     """
 
     role: str
@@ -267,10 +289,10 @@ class Rule:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """Every dimension this rule speaks of."""
+        """The symbols of all dimensions that occur in this rule."""
         factors = (self.init_std, self.lr, self.eps)
         return frozenset().union(*(factor.symbols for factor in factors if factor is not None))
 
-    def by_shape(self, factor: Factor) -> Factor:
+    def in_model_symbols(self, factor: Factor) -> Factor:
         """A factor of this rule with ``fan_in`` and ``fan_out`` written in the model's symbols."""
         return factor.substitute({"fan_in": FAN_IN.get(self.role, one), "fan_out": FAN_OUT.get(self.role, one)})

@@ -76,11 +76,11 @@ OPTIMIZERS = (SGD, ADAM, ADAMW)
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Regime(_Named):
-    """The dimensions that grow together, and the place of the regime's cell in every row of the tables."""
+    """The dimensions that grow together, and the column of the regime's cells in the tables."""
 
     name: str
     grows: frozenset[str]
-    cell: int
+    column: int
 
     def member(self, shape: Shape, width: int) -> Shape:
         """The shape of another width in the family through ``shape``.
@@ -98,9 +98,9 @@ class Regime(_Named):
         return replace(shape, width=width, **{name: size // shape.width for name, size in sizes.items()})
 
 
-I = Regime(name="I", grows=frozenset({"N", "N_e"}), cell=0)
-II = Regime(name="II", grows=frozenset({"N", "M", "K"}), cell=1)
-III = Regime(name="III", grows=frozenset({"N", "N_e", "M", "K"}), cell=2)
+I = Regime(name="I", grows=frozenset({"N", "N_e"}), column=0)
+II = Regime(name="II", grows=frozenset({"N", "M", "K"}), column=1)
+III = Regime(name="III", grows=frozenset({"N", "N_e", "M", "K"}), column=2)
 REGIMES = (I, II, III)
 
 
@@ -132,15 +132,20 @@ class Scheme(_Named):
 MSSP = Scheme(name="mssp", title="MSSP", rows=rules.printed("mssp"), stable=REGIMES)
 MUP = Scheme(name="mup", title="μP", rows=rules.printed("mup"), stable=(I,))
 MUP_HEURISTIC = Scheme(name="mup-heuristic", title="μP by shape", rows=rules.by_shape)
-SP = Scheme(name="sp", title="SP", rows=rules.flat(rules.one), regimes=(None,), averages=False)
+SP = Scheme(name="sp", title="SP", rows=rules.regime_free(rules.one), regimes=(None,), averages=False)
 NTP = Scheme(
-    name="ntp", title="NTP", rows=rules.flat(1 / rules.fan_in), regimes=(None,), optimizers=(SGD,), averages=False
+    name="ntp",
+    title="NTP",
+    rows=rules.regime_free(1 / rules.fan_in),
+    regimes=(None,),
+    optimizers=(SGD,),
+    averages=False,
 )
 # Jiang et al. 2026 is muP with a smaller router and one global eps (the paper's related work).
 JIANG = Scheme(
     name="jiang",
     title="Jiang et al.",
-    rows=rules.smaller_router(MUP.rows),
+    rows=rules.with_small_router_and_one_eps(MUP.rows),
     regimes=(III,),
     optimizers=(ADAM, ADAMW),
 )
@@ -219,16 +224,16 @@ class Setting:
     def rule(self, role: str) -> rules.Rule:
         """The rule of a role: with our corrections, unless ``as_printed``, and with the choice of readout."""
         rows, optimizer = self.scheme.rows(role), self.optimizer_of(role)
-        cell = 0 if self.scheme.regime_free or self.regime is None else self.regime.cell
-        lrs, init, source = rows.lr(optimizer.row), rows.init[cell], rules.source_of(role)
+        column = 0 if self.scheme.regime_free or self.regime is None else self.regime.column
+        lrs, init, source = rows.lr(optimizer.row), rows.init[column], rules.source_of(role)
         assert lrs is not None
         assert isinstance(init, rules.Init), "a scheme has one side of the cells that the paper prints with two"
-        lr, std = lrs[cell], init.std
+        lr, std = lrs[column], init.std
         if optimizer.follows_gradients and not self.scheme.regime_free:
-            lr, source = rules.corrected(role, lr, self.as_printed, cell)
+            lr, source = rules.corrected_sgd_lr(role, lr, self.as_printed, column)
         if role == "readout" and self.readout != SCHEMES_OWN:
             std = {ZERO: None, MUPS_OWN: 1 / rules.N}[self.readout]
-        return rules.Rule(role, std, lr, None if optimizer.eps is None else rows.eps[cell], init.shared, source)
+        return rules.Rule(role, std, lr, None if optimizer.eps is None else rows.eps[column], init.shared, source)
 
     def optimizer_of(self, role: str) -> Optimizer:
         """Who moves a role: this optimizer if it has a row for the role, or the first of its ``rest`` that has one."""
