@@ -255,19 +255,19 @@ def test_an_optimizer_with_a_row_of_its_own(copy: Copy) -> None:
 SCHEME = (
     Edit(
         "planning/rules.py",
-        "# In Regimes I, II and III: weights whose output side alone is fixed, and those whose input side alone is.",
+        "def regime_free(lr: Power) -> Callable[[str], Rows]:",
         """\
 def calm_embedding(rows: Callable[[str], Rows]) -> Callable[[str], Rows]:
     \"\"\"Other rows with an embedding that learns at 1/N.\"\"\"
 
     def changed(role: str) -> Rows:
-        found = rows(role)
-        return replace(found, sgd=for_all(1 / N), adam=for_all(1 / N)) if role == "embedding" else found
+        own = rows(role)
+        return replace(own, sgd=for_all(1 / N), adam=for_all(1 / N)) if role == "embedding" else own
 
     return changed
 
 
-# In Regimes I, II and III: weights whose output side alone is fixed, and those whose input side alone is.""",
+def regime_free(lr: Power) -> Callable[[str], Rows]:""",
     ),
     Edit(
         "planning/setting.py",

@@ -104,7 +104,7 @@ def sizes_of(config: Any) -> dict[str, Any]:
     groups, chosen = entries.get("n_group"), entries.get("topk_group")
     if type(groups) is int and type(chosen) is int and type(sizes["experts"]) is type(sizes["active"]) is int:
         reachable = chosen * (sizes["experts"] // groups)
-        if reachable < sizes["active"] <= sizes["experts"]:  # more than there are is Shape's to refuse
+        if reachable < sizes["active"] <= sizes["experts"]:  # Shape refuses more active experts than there are
             raise ValueError(
                 f"the model config contradicts itself: {sizes['active']} experts are active, and topk_group {chosen} "
                 f"of n_group {groups} leaves {reachable} to choose from"
@@ -114,13 +114,13 @@ def sizes_of(config: Any) -> dict[str, Any]:
 
 def _check_divisions(entries: Config) -> None:
     """Refuse sizes that should divide others and do not: transformers itself would round them, or fail later."""
-    parts = [("num_attention_heads", "num_key_value_heads"), ("n_routed_experts", "n_group")]
+    divisions = [("num_attention_heads", "num_key_value_heads"), ("n_routed_experts", "n_group")]
     if entries.get("head_dim") is None and entries.get("v_head_dim") is None:
-        parts.append(("hidden_size", "num_attention_heads"))
-    for whole, part in parts:
-        size, count = entries.get(whole), entries.get(part)
+        divisions.append(("hidden_size", "num_attention_heads"))
+    for divided, by in divisions:
+        size, count = entries.get(divided), entries.get(by)
         if type(size) is int and type(count) is int and (count < 1 or size % count):
-            raise ValueError(f"the model config contradicts itself: {whole} {size} is no multiple of {part} {count}")
+            raise ValueError(f"the model config contradicts itself: {divided} {size} is no multiple of {by} {count}")
     for smaller, larger in (("topk_group", "n_group"), *((key, "num_hidden_layers") for key in _DENSE_LAYERS)):
         less, more = entries.get(smaller), entries.get(larger)
         if type(less) is int and type(more) is int and (less > more or (less == more and larger != "n_group")):

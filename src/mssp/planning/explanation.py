@@ -39,7 +39,7 @@ from mssp.planning.setting import (
 
 @dataclass(frozen=True)
 class Reason:
-    """What a role is, why it is scaled so, what each regime adds, and where to read on."""
+    """The reasons for a role's rule: what the role is, why it is scaled so, what each regime adds, where to read on."""
 
     what: str
     why: str

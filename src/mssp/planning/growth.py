@@ -1,4 +1,4 @@
-"""Which of the paper's three regimes a step from a base to a target belongs to.
+"""Infers which of the paper's three regimes a step from a base to a target belongs to.
 
 >>> base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
 >>> print(infer(base, Shape(width=512, expert_width=256, experts=8, active=4, depth=8)))
@@ -10,7 +10,7 @@ from __future__ import annotations
 from mssp.planning.setting import REGIMES, Regime
 from mssp.planning.shape import SYMBOLS, Shape
 
-# Depth goes with every regime, and decides none.
+# The dimensions that tell regimes apart. Depth may grow in each of them.
 _AXES = ("N", "N_e", "M", "K")
 # Sizes whose ratios differ by more than this factor do not grow in proportion.
 _LARGEST_SPREAD = 2.0
@@ -26,8 +26,8 @@ def infer(base: Shape | None, target: Shape) -> Regime:
         raise _cannot_infer(f"{_names(shrinking)} shrinks from base to target")
     growing = {axis for axis, ratio in ratios.items() if ratio > 1}
     if not growing:
-        same = "only depth grows" if target.depth != base.depth else "base and target have the same sizes"
-        raise _cannot_infer(same)
+        reason = "only depth grows" if target.depth != base.depth else "base and target have the same sizes"
+        raise _cannot_infer(reason)
     regime = _regime_of(growing)
     if regime is None:
         listed = "; ".join(f"{regime} grows {', '.join(a for a in _AXES if a in regime.grows)}" for regime in REGIMES)

@@ -1,4 +1,4 @@
-"""What one parameter is: its role, its axes, the two sides of its matrix."""
+"""Descriptions of single parameters: the role, the axes, and the two sides of the matrix."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _START = Constraint(f"a number or {OWN!r}", _start)
 )
 @dataclass(frozen=True)
 class ParamInfo:
-    """One parameter, or all that a name pattern stands for.
+    """The description of one parameter, or of all that a name pattern stands for.
 
     Args:
         role: one of ``mssp.planning.rules.ROLES``.
@@ -79,7 +79,7 @@ class ParamInfo:
             raise ValueError(f"start is for gains and biases: a {self.role} starts as its rule says")
 
     def fitted(self, name: str, shape: tuple[int, ...], tied_as: str) -> ParamInfo:
-        """This claim for the parameter ``name``, with what the axes of its tensor say."""
+        """This description for the parameter ``name``, with the sizes that its tensor's axes give."""
         if 0 in shape:
             raise ValueError(f"{name} {shape} is empty")
         if self.role in _PER_EXPERT and self.expert_axis is None and not tied_as:
@@ -96,7 +96,7 @@ class ParamInfo:
         return replace(self, name=name, fan_in=fan_in, fan_out=fan_out, experts=experts, tied_as=tied_as)
 
     def _sides(self, name: str, shape: list[int]) -> tuple[int | None, int | None]:
-        """fan_in and fan_out: as the layout names the axes, or as given."""
+        """fan_in and fan_out: of the axes that the layout names, or as this description gives them."""
         vector = self.role in GAINS | BIASES
         layout = self.layout or ("out" if vector and len(shape) == 1 else None)
         if layout is None:
@@ -162,13 +162,13 @@ def with_fans(role: str, shape: Shape) -> dict[str, float]:
 def own_dims(
     info: ParamInfo, target: Shape, base: Shape | None, used: Collection[str]
 ) -> tuple[Dims, Dims | None, bool]:
-    """The dimensions at target and base with the parameter's own fans, and whether those grow as the role's do.
+    """The dimensions at target and base with the parameter's own sides, and whether these grow as the role's do.
 
-    ``used`` are the dimensions in the parameter's rule: sides that are not among them do not matter.
+    ``used`` are the dimensions in the parameter's rule: a side that is not among them does not matter.
     """
     at_target = with_fans(info.role, target)
     at_base = with_fans(info.role, base) if base is not None else None
-    usual = True
+    grows_as_role = True
     for side in ("fan_in", "fan_out"):
         size, size_at_base = getattr(info, side), getattr(info, f"base_{side}")
         if size is None:
@@ -182,9 +182,9 @@ def own_dims(
                     f"say its size at the base, base_{side} (of a Hugging Face model, give the base's config)"
                 )
             at_base[side] = expected if size_at_base is None else size_at_base
-            usual &= math.isclose(at_base[side], expected)
+            grows_as_role &= math.isclose(at_base[side], expected)
         at_target[side] = size
-    return at_target, at_base, usual
+    return at_target, at_base, grows_as_role
 
 
 def check_fits(info: ParamInfo, target: Shape) -> None:
@@ -206,7 +206,7 @@ def check_fits(info: ParamInfo, target: Shape) -> None:
 
 
 def _grows(size: int, target: Shape, base: Shape | None) -> bool:
-    """Whether a side can be taken to grow as the width does: it is a multiple of it, or of what grows with it."""
+    """Whether a side can be taken to grow as the width does: a multiple of it, or of an expert width that does too."""
     if base is None or base.width == target.width:
         return True
     in_proportion = target.expert_width * base.width == base.expert_width * target.width

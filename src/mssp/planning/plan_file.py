@@ -52,7 +52,7 @@ def document(plan: Plan) -> dict[str, Any]:
 
 
 def settings(plan: Plan) -> dict[str, Any]:
-    """What was asked for, as plain data."""
+    """The arguments of ``plan()`` that the plan was made with, as plain data."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Recipe):

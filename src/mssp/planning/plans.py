@@ -1,4 +1,6 @@
-"""How a number comes about: rules + base + target + what was tuned at the base -> a Plan.
+"""Plans: the numbers of a target, from the rules and from what was tuned at a base.
+
+A base is a small model whose hyperparameters were tuned. The target is the model that a plan carries them to.
 
     value at the target = tuned value x Power(target) / Power(base)         with a base
                           tuned value x Power(target)                       without ("base width 1")
@@ -53,19 +55,19 @@ class Values:
     eps: float | None
     grad_scale: float
     weight_decay: float
-    shared: float  # the part of their start that all experts have in common
+    shared: float  # the fraction of the initial weights that all experts share
     zero: bool
     source: str
 
     def __post_init__(self) -> None:
         for name, number in vars(self).items():
-            lost = isinstance(number, float) and not math.isfinite(number)
-            if lost or (number == 0 and name in ("lr", "eps")):
+            overflows = isinstance(number, float) and not math.isfinite(number)
+            if overflows or (number == 0 and name in ("lr", "eps")):
                 raise ValueError(f"{name} of {self.role} comes to {number}: outside the range of floating point")
 
     @property
     def starts_equal(self) -> bool:
-        """Whether all experts start equal. Experts that share only a part of their start cannot be drawn yet."""
+        """Whether all experts start equal. Experts that share a part of their initial weights cannot be drawn yet."""
         if self.shared not in (0, 1):
             raise ValueError(
                 f"{self.role} shares {self.shared:g} of its start among experts: only none and all are drawn"
@@ -73,13 +75,14 @@ class Values:
         return self.shared == 1
 
     def json(self) -> dict[str, float | bool | str | None]:
-        """As plan files have it: a share is written where it is neither none nor all."""
+        """The values as plan files have them: ``tied`` stands for ``shared``, which is written where it is a part."""
         names = ("init_std", "lr", "lr_scale", "eps", "grad_scale", "weight_decay")
         numbers = {name: getattr(self, name) for name in names}
-        in_part = {} if self.shared in (0, 1) else {"shared": self.shared}
-        return {**numbers, "tied": self.shared == 1, "zero": self.zero, "source": self.source, **in_part}
+        shared = {} if self.shared in (0, 1) else {"shared": self.shared}
+        return {**numbers, "tied": self.shared == 1, "zero": self.zero, "source": self.source, **shared}
 
 
+# The factors of the forward pass, which are multipliers and not parameters.
 _FORWARD = {"aggregation": Power(K=-1), "residual": Power(L=-1), "tied_readout": Power(N=-1)}
 
 
@@ -165,7 +168,7 @@ class Plan:
         )
 
     def tuned_lr(self, role: str) -> float:
-        """What was tuned at the base for the optimizer that moves this role."""
+        """The learning rate tuned at the base for the optimizer that moves this role."""
         if self.rest_lr is None or self.setting.optimizer_of(role) is self.setting.optimizer:
             return self.lr
         return self.rest_lr
@@ -197,9 +200,9 @@ class Plan:
 
     def _own_values(self, info: ParamInfo) -> Values:
         rule = self.rule(info.role)
-        target, base, usual = own_dims(info, self.target, self.base, rule.symbols)
+        target, base, grows_as_role = own_dims(info, self.target, self.base, rule.symbols)
         values = self._values(rule, target, base)
-        return values if usual else replace(values, source="derived")
+        return values if grows_as_role else replace(values, source="derived")
 
     # -- multipliers of the forward pass ------------------------------------------------------------------------------
 
@@ -220,13 +223,13 @@ class Plan:
 
     @takes(target=kind_of(Shape), recipe=optional(kind_of(Recipe)))
     def extend(self, target: Shape, recipe: Recipe | None = None) -> Plan:
-        """The same tuned values carried to another target; from A to B to C is from A to C.
+        """The same tuned values carried to another target. A plan from A to B extended to C is the plan from A to C.
 
         What ``recipe`` and ``target.inputs`` leave open stays as it is.
         """
         filled, _ = arguments.recipes(recipe, self.recipe)
-        same = {name: getattr(self, name) for name in signature(plan).parameters}
-        return plan(**{**same, "target": target.with_inputs(self.target.inputs), "recipe": filled})
+        settings = {name: getattr(self, name) for name in signature(plan).parameters}
+        return plan(**{**settings, "target": target.with_inputs(self.target.inputs), "recipe": filled})
 
     def retuned(
         self,
@@ -256,7 +259,7 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """A name for what was asked for. It depends on no computed digits, and so is the same on every machine."""
+        """A digest of the plan's settings. No computed digits enter it, so that it is the same on every machine."""
         return plan_file.digest(self)
 
     @classmethod
@@ -394,6 +397,6 @@ def _sides(info: ParamInfo) -> tuple[Any, ...]:
 
 
 def _from_settings(settings: Mapping[str, Any]) -> Plan:
-    with warnings.catch_warnings():  # whoever made the plan has been warned
+    with warnings.catch_warnings():  # the warnings were raised when the plan was made
         warnings.simplefilter("ignore", PlanWarning)
         return plan(**settings)

@@ -66,7 +66,7 @@ class Power(Mapping[str, Fraction]):
 
     @property
     def symbols(self) -> frozenset[str]:
-        """Every dimension that it speaks of."""
+        """The symbols of all dimensions that occur in it."""
         return frozenset(self)
 
     def grows_with(self, symbol: str) -> bool:
@@ -95,7 +95,7 @@ class Power(Mapping[str, Fraction]):
         return self.value({symbol: target[symbol] / base[symbol] for symbol in self})
 
     def json(self) -> dict[str, str]:
-        """Symbol to exponent as a fraction string.
+        """The exponents as fraction strings, by symbol.
 
         >>> Power(M="1/2", N_e="-1/2").json()
         {'M': '1/2', 'N_e': '-1/2'}
@@ -103,7 +103,7 @@ class Power(Mapping[str, Fraction]):
         return {symbol: str(exponent) for symbol, exponent in self.items()}
 
     def plain(self) -> str:
-        """In ASCII.
+        """This Power, written in ASCII.
 
         >>> Power(N=-1, L=-1).plain(), Power(M="1/2", N_e="-1/2").plain(), Power().plain()
         ('N^-1 L^-1', 'M^1/2 N_e^-1/2', '1')

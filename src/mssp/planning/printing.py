@@ -24,7 +24,7 @@ def title(plan: Plan) -> str:
 
 
 def facts(plan: Plan) -> list[tuple[str, str]]:
-    """The facts above the table, by name."""
+    """The lines above the table: sizes, tuned values and factors of the forward pass, by name."""
     tuned = [f"lr {number(plan.lr)}"]
     tuned += [f"lr of the rest {number(plan.rest_lr)}"] if plan.rest_lr is not None else []
     tuned += [f"eps {number(plan.eps)}"] if plan.eps is not None else []
@@ -78,9 +78,9 @@ def _cell(rule: Rule, value: float, factor: Factor) -> str:
 
 
 def lines(plan: Plan, heading: str = "") -> list[str]:
-    """The plan line by line: a heading, the facts, the table."""
-    above = [heading or title(plan), *(f"  {name:<8} {content}" for name, content in facts(plan)), ""]
-    return above + align([columns(plan), *rows(plan)])
+    """The lines of a printed plan: a heading, the facts, the table."""
+    head = [heading or title(plan), *(f"  {name:<8} {content}" for name, content in facts(plan)), ""]
+    return head + align([columns(plan), *rows(plan)])
 
 
 def text(plan: Plan) -> str:

@@ -23,10 +23,10 @@ def without_plan_warnings() -> Iterator[None]:
         yield
 
 
-def _betas(came: Any) -> tuple[float, ...]:
-    if not isinstance(came, list | tuple) or len(came) != 2:
+def _betas(argument: Any) -> tuple[float, ...]:
+    if not isinstance(argument, list | tuple) or len(argument) != 2:
         raise UnfitError
-    betas = tuple(map(positive_or_zero.take, came))
+    betas = tuple(map(positive_or_zero.take, argument))
     if max(betas) >= 1:
         raise UnfitError
     return betas
@@ -38,7 +38,7 @@ BETAS = Constraint("two numbers in [0, 1)", _betas)
 @takes(betas=optional(BETAS), batch=optional(positive_int), steps=optional(positive_int), warmup=optional(at_least(0)))
 @dataclass(frozen=True)
 class Recipe:
-    """What the theory holds fixed while a model grows. A plan warns of what changes, if both recipes say it."""
+    """How a model is trained. A plan warns of what changes from base to target, where both recipes say it."""
 
     betas: tuple[float, float] | None = None
     batch: int | None = None
@@ -51,7 +51,7 @@ class Recipe:
 
 
 def changes(tuned_with: Recipe, recipe: Recipe) -> list[str]:
-    """What differs between the run that was tuned and the one that is planned."""
+    """What differs between the recipe of the base and that of the target, in words."""
     before, after = asdict(tuned_with), asdict(recipe)
     return [
         f"{name} changes from {before[name]} to {after[name]}: the theory carries hyperparameters at a fixed {name}"

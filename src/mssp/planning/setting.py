@@ -1,8 +1,8 @@
-"""Which cell of the prescription: optimizer, regime and scheme as data, and the setting that holds them.
+"""Optimizers, regimes and schemes as data, and the ``Setting`` that says which of them a model follows.
 
-Words such as ``"adamw"`` or ``"II"`` exist in flags and in files alone. All code between them uses the objects below,
-which are compared by identity. Another optimizer or scheme is one entry here and its rows in ``rules.py``
-(CONTRIBUTING.md has the recipes).
+Words such as ``"adamw"`` or ``"II"`` exist in flags and in files alone. All code between flags and files uses the
+objects below, which are compared by identity. Another optimizer or scheme is one entry here and its rows in
+``rules.py`` (CONTRIBUTING.md has the recipes).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ READOUTS = ZERO, MUPS_OWN, SCHEMES_OWN = ("zero", "mup", "scheme")
 
 
 class _Named:
-    """There is one object for each word, also after it was pickled."""
+    """An object that is the only one of its name: unpickling gives the same object again."""
 
     name: str
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (type(self), self.name)
+        return _named, (type(self), self.name)
 
     def __str__(self) -> str:
         return self.name
@@ -41,7 +41,7 @@ class Optimizer(_Named):
 
     Args:
         name: the word of flags and files.
-        title: for people, and the class in ``torch.optim``.
+        title: its name for people, which is also that of its class in ``torch.optim``.
         row: the field of :class:`mssp.planning.rules.Rows` that has its learning rates.
         moments: the number of tensors that it keeps for each parameter.
         eps: its default; None where it has neither eps nor betas.
@@ -106,13 +106,13 @@ REGIMES = (I, II, III)
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Scheme(_Named):
-    """Where the rules of a scheme come from, and for which regimes and optimizers it has any.
+    """A parameterization: its rules, and the regimes and optimizers that it has rules for.
 
     Args:
-        rows: from a role to its rows in the tables.
+        rows: a function from a role to its rows in the tables.
         regimes: those it is defined for; ``None`` alone where it is the same whatever grows.
-        averages: whether it has 1/K on the experts and 1/L on the branches.
-        stable: the regimes in which every term keeps its order, so that gradients are as Adam's eps says.
+        averages: whether it multiplies the sum over experts by 1/K and residual branches by 1/L.
+        stable: the regimes in which every term keeps its order, so that gradients have the size of Adam's eps.
     """
 
     name: str
@@ -181,7 +181,7 @@ class Setting:
         readout: str = ZERO,
         as_printed: bool = False,
     ) -> Setting:
-        """The setting of these words, each of which must be known. Whether there is such a cell, :meth:`checked` says.
+        """The setting that these words name. :meth:`checked` refuses one that has no rules.
 
         >>> print(Setting.of("mup", "II", "sgd"))
         Regime II · mup · sgd
@@ -195,7 +195,7 @@ class Setting:
         )
 
     def checked(self) -> Setting:
-        """This setting, if it is a cell that the paper or the derived rules cover."""
+        """This setting, if its scheme has rules for its regime and its optimizer."""
         scheme, optimizer, regime = self.scheme, self.optimizer, self.regime
         if regime is None and not scheme.regime_free:
             raise ValueError(f"scheme {scheme.name!r} needs a regime: use one of {', '.join(map(str, REGIMES))}")
@@ -211,7 +211,7 @@ class Setting:
         return self
 
     def words(self) -> dict[str, Any]:
-        """As flags and files have it."""
+        """The words by which flags and files name this setting."""
         return {
             "scheme": self.scheme.name,
             "regime": None if self.regime is None else self.regime.name,
@@ -227,7 +227,7 @@ class Setting:
         column = 0 if self.scheme.regime_free or self.regime is None else self.regime.column
         lrs, init, source = rows.lr(optimizer.row), rows.init[column], rules.source_of(role)
         assert lrs is not None
-        assert isinstance(init, rules.Init), "a scheme has one side of the cells that the paper prints with two"
+        assert isinstance(init, rules.Init), "a scheme has one variant of the cells that the paper prints with two"
         lr, std = lrs[column], init.std
         if optimizer.follows_gradients and not self.scheme.regime_free:
             lr, source = rules.corrected_sgd_lr(role, lr, self.as_printed, column)
@@ -236,7 +236,7 @@ class Setting:
         return rules.Rule(role, std, lr, None if optimizer.eps is None else rows.eps[column], init.shared, source)
 
     def optimizer_of(self, role: str) -> Optimizer:
-        """Who moves a role: this optimizer if it has a row for the role, or the first of its ``rest`` that has one."""
+        """The optimizer that moves a role: the first of this one, its ``rest`` and so on that has a row for it."""
         optimizer: Optimizer | None = self.optimizer
         while optimizer is not None:
             if self.scheme.rows(role).lr(optimizer.row) is not None:
@@ -259,7 +259,7 @@ class Setting:
 
     @property
     def details(self) -> str:
-        """What differs from the defaults; mostly nothing."""
+        """The choices that differ from the defaults; mostly none."""
         readout = "" if self.readout == ZERO else f"readout {self.readout}"
         return " · ".join(filter(None, (readout, "as printed" if self.as_printed else "")))
 
@@ -291,6 +291,6 @@ def regime_named(word: str | Regime) -> Regime:
     return regime
 
 
-def _again(kind: type, name: str) -> Any:
-    """The object above that a pickle stands for."""
+def _named(kind: type, name: str) -> Any:
+    """The object of this kind and name, for unpickling."""
     return {Scheme: scheme_named, Optimizer: optimizer_named, Regime: regime_named}[kind](name)

@@ -1,4 +1,4 @@
-"""The dimensions of a Mixture-of-Experts model, and the one place where the paper's symbols meet our names.
+"""The dimensions of a Mixture-of-Experts model, with the paper's symbols and our names for them.
 
 =======  ================  ==============  ====================================================
 symbol   name              flag            meaning
@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def dims(self) -> Mapping[str, float]:
-        """Symbol to size, for evaluating Powers."""
+        """The sizes by symbol, at which Powers are evaluated."""
         return {symbol: float(getattr(self, name) or 1) for symbol, name in SYMBOLS.items()}
 
     def with_inputs(self, inputs: int | None) -> Shape:
