@@ -1,7 +1,9 @@
 """Nonsense is refused by every public function and by every flag, before anything is computed, in one form of words.
 
-Each argument in turn is nonsense while all others are what they must be. What an argument must be stands in the table
-of its function (:func:`mssp._constraints.takes`); what is right and what is nonsense for it stands here, by its words.
+Each argument of a function is nonsense in turn, and the only one that is given: it has to be refused before Python or
+the function asks for the others. Each flag is nonsense in turn while all others are what they must be. What an argument
+must be stands in the table of its function (:func:`mssp._constraints.takes`); what is right and what is nonsense for it
+stands here, by its words.
 """
 
 from __future__ import annotations
@@ -174,25 +176,11 @@ def offered_alone(offered: Any, argument: str) -> Callable[[Any], Any]:
 # -- flags -------------------------------------------------------------------------------------------------------------
 
 WORDS = ("nonsense", "-1", "nan", "", "1e300")
+SIZES = "--target.width 64 --target.expert-width 8 --target.experts 16 --target.active 16 --target.depth 2"
 # What a command is given beside the flag in question, so that nothing else is missing.
 REST = {
     "demo": [],
-    "plan": [
-        "--target.width",
-        "64",
-        "--target.expert-width",
-        "8",
-        "--target.experts",
-        "16",
-        "--target.active",
-        "16",
-        "--target.depth",
-        "2",
-        "--regime",
-        "II",
-        "--lr",
-        "0.1",
-    ],
+    "plan": [*SIZES.split(), "--regime", "II", "--lr", "0.1"],
     "explain": ["router"],
     "export": ["nanogpt"],
     "check": ["--widths", "16", "32", "--steps", "2", "--seeds", "1", "--batch", "10", "--device", "cpu"],

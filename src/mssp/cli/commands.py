@@ -1,4 +1,4 @@
-"""The command line: one dataclass per command, one line per mistake.
+"""The command line: one dataclass per command, and one line of text for every mistake of a user.
 
 A command is a dataclass whose fields are its flags and whose ``run`` returns the exit code: 0 for success, 1 for a
 failed verdict, 2 for input that makes no sense.
@@ -28,7 +28,7 @@ from mssp.cli.report import ReportCommand
 from mssp.cli.sweep import SweepCommand
 from mssp.cli.tune import TuneCommand
 
-# In the order in which one meets them; a line each.
+# In the order of the help page, each with its line there.
 COMMANDS = {
     "demo": (DemoCommand, "see the point in two minutes: one small model, grown two ways"),
     "plan": (PlanCommand, "carry tuned hyperparameters from a small model to a large one"),
@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flags.check(command)
         return int(command.run())
     except KeyboardInterrupt:
-        return 130  # as shells have it
-    except BrokenPipeError:  # the reader has seen enough
+        return 130  # the exit code that shells give to Ctrl-C
+    except BrokenPipeError:  # the output went to a program that has ended, such as head: nothing more can be printed
         sys.stdout = None
         return 0
     except OSError as error:
@@ -67,35 +67,38 @@ def _complain(message: str) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> Any:
-    """Flags to a command; tyro's framed messages become a ValueError of one line."""
+    """The command that the words ask for; tyro's messages, which stand in boxes, become a ValueError of one line."""
     if arguments and arguments[0] == "--version":
         print(f"mssp {__version__}")
         raise SystemExit(0)
     if not arguments or arguments[0] not in (*COMMANDS, "-h", "--help"):
-        given = f"unknown command {arguments[0]!r}" if arguments else "no command given"
-        raise ValueError(f"{given}: use one of {', '.join(COMMANDS)} (mssp --help)")
-    complaint = io.StringIO()
+        problem = f"unknown command {arguments[0]!r}" if arguments else "no command given"
+        raise ValueError(f"{problem}: use one of {', '.join(COMMANDS)} (mssp --help)")
+    boxed_message = io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
+        with contextlib.redirect_stderr(boxed_message):
             if arguments[0] in COMMANDS:
                 command, _ = COMMANDS[arguments[0]]
                 return tyro.cli(command, prog=f"mssp {arguments[0]}", args=arguments[1:], config=_CONFIG)
-            listed = [Annotated[c, tyro.conf.subcommand(name, description=d)] for name, (c, d) in COMMANDS.items()]
+            listed = [
+                Annotated[command, tyro.conf.subcommand(name, description=description)]
+                for name, (command, description) in COMMANDS.items()
+            ]
             commands: Any = Union[tuple(listed)]  # noqa: UP007
             return tyro.cli(commands, prog="mssp", description=_DESCRIPTION, args=arguments)
     except SystemExit as exit_:
-        if not exit_.code:
+        if not exit_.code:  # after --help
             raise
-        raise ValueError(_condensed(complaint.getvalue())) from None
+        raise ValueError(_in_one_line(boxed_message.getvalue())) from None
 
 
-def _condensed(framed: str) -> str:
+def _in_one_line(boxed: str) -> str:
     """The sentence inside one of tyro's boxes, with its suggestion if there is one.
 
-    >>> _condensed("╭─ Value error ────╮\\n│ Error parsing -l: │\\n│ must be a number. │\\n╰───────────────────╯")
+    >>> _in_one_line("╭─ Value error ────╮\\n│ Error parsing -l: │\\n│ must be a number. │\\n╰───────────────────╯")
     '-l: must be a number'
     """
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", framed)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
     lines = [line.strip(" │╭╮╰╯─") for line in plain.splitlines()][1:]  # the first is the box's title
     sections: list[list[str]] = [[]]
     for line in lines:
