@@ -65,7 +65,7 @@ def as_json(check: Check) -> dict[str, Any]:
 
 def lines(check: Check) -> list[str]:
     """A table, and advice."""
-    symbol, largest = "N" if check.axis == "width" else "L", max(check.sizes)
+    symbol, largest = check.symbol, max(check.sizes)
     header = [
         "gradient of", f"RMS at {symbol} = {largest}", "falls as", "below fp16 at", "below bf16 at",
         "squares below fp32 at", "eps / RMS",

@@ -18,6 +18,8 @@ from mssp.planning.setting import OPTIMIZERS, READOUTS, REGIMES, SCHEMES, Settin
 from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent
 
+_SYMBOLS = {"width": "N", "depth": "L"}  # by axis
+
 
 @dataclass(frozen=True)
 class Check:
@@ -39,7 +41,8 @@ class Check:
 
     @classmethod
     def of(cls, series: Series, theory: Theory) -> Check:
-        axis, symbol = ("depth", "L") if theory.depth else ("width", "N")
+        axis = "depth" if theory.depth else "width"
+        symbol = _SYMBOLS[axis]
         quantities = judged_quantities(series, theory)
         diverged = series.diverged()
         accused = causes(quantities, symbol) if diverged is None else [divergence(*diverged, axis)]
@@ -54,6 +57,11 @@ class Check:
             tuple(accused),
             {size: tuple(by_step.mean(-1)[:-1].tolist()) for size, by_step in losses},
         )
+
+    @property
+    def symbol(self) -> str:
+        """The paper's symbol of what grows: N for the width, L for the depth."""
+        return _SYMBOLS[self.axis]
 
     @property
     def off(self) -> list[Judged]:
@@ -129,7 +137,7 @@ def _check_words(words: Mapping[str, Any]) -> None:
     for name, known in (
         ("scheme", SCHEMES),
         ("optimizer", OPTIMIZERS),
-        ("axis", ("width", "depth")),
+        ("axis", tuple(_SYMBOLS)),
         ("regime", (*REGIMES, None)),
         ("readout", READOUTS),
     ):

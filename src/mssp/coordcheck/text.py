@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from mssp._tables import align, number
 from mssp.coordcheck.judgement import WIDEST, Judged
 from mssp.measure.quantities import BY_START, BY_UPDATE, sections
-from mssp.planning.setting import ZERO
 
 if TYPE_CHECKING:
     from mssp.coordcheck.result import Check
@@ -28,10 +27,8 @@ def headings(check: Check) -> list[str]:
 
 
 def heading(check: Check) -> str:
-    setting = check.setting
-    regime = f" · Regime {setting.regime}" if setting.regime else ""
-    readout = "" if setting.readout == ZERO else f" · readout {setting.readout}"
-    return f"{setting.scheme.title}{regime} · {setting.optimizer.title}{readout}"
+    """The check's setting in words."""
+    return " · ".join(filter(None, (check.setting.title, check.setting.details)))
 
 
 def verdict_lines(check: Check) -> list[str]:

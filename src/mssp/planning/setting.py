@@ -245,6 +245,12 @@ class Setting:
         raise ValueError(f"{self.scheme.title} has no learning rate of {role} for {self.optimizer.title}")
 
     @property
+    def title(self) -> str:
+        """As headings have it: ``MSSP · Regime II · SGD``, without the :attr:`details`."""
+        regime = f"Regime {self.regime}" if self.regime is not None else ""
+        return " · ".join(filter(None, (self.scheme.title, regime, self.optimizer.title)))
+
+    @property
     def brief(self) -> str:
         regime = f"Regime {self.regime}" if self.regime is not None else ""
         return " · ".join(filter(None, (regime, self.scheme.name, self.optimizer.name)))

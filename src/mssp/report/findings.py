@@ -38,10 +38,7 @@ class Finding:
     @property
     def name(self) -> str:
         """As ``MSSP · Regime II · SGD · spectra``."""
-        setting = self.setting
-        regime = f"Regime {setting.regime}" if setting.regime else ""
-        parts = (setting.scheme.title, regime, setting.optimizer.title, self.data, self.more)
-        return " · ".join(filter(None, parts))
+        return " · ".join(filter(None, (self.setting.title, self.data, self.more)))
 
     @property
     def tags(self) -> dict[str, str]:
@@ -57,7 +54,7 @@ class Finding:
         sizes = self.check.sizes if self.outcome is None and self.check is not None else ()
         if self.outcome is not None:
             sizes = tuple(each.width for each in self.outcome.summaries)
-        symbol = "L" if self.check is not None and self.check.axis == "depth" else "N"
+        symbol = "N" if self.check is None else self.check.symbol
         checked = [Cell(_NOT_LOOKED_AT)] * 2 if self.check is None else [implemented(self.check), stable(self.check)]
         cells: list[str | Cell] = [f"{self.name} · {symbol} = {min(sizes)} to {max(sizes)}", *checked]
         if self.outcome is None:
@@ -172,8 +169,7 @@ def _what_changes(check: Check) -> str:
     for name in (AGGREGATE("init"), *unstable):
         exponent = unstable.get(name)
         if exponent is not None:
-            symbol = "L" if check.axis == "depth" else "N"
-            return f": after {check.steps} updates {name} goes as {symbol}^({exponent.text(2)})"
+            return f": after {check.steps} updates {name} goes as {check.symbol}^({exponent.text(2)})"
     return f": {', '.join(list(unstable)[:3])}"
 
 

@@ -245,8 +245,7 @@ def _search_blocks(searches: Sequence[Search]) -> list[Block]:
         which = tags(setting, search.data)
         near = grids.points_at_best_lr(search.best, search.tried)
         points, scores = [point for point, _ in near], [score for _, score in near]
-        label = f"{setting.scheme.title} · Regime {setting.regime} · {setting.optimizer.title}"
-        title = f"{label}: multipliers around their optimum at N = {search.best.width} ({search.experiment})"
+        title = f"{setting.title}: multipliers around their optimum at N = {search.best.width} ({search.experiment})"
         better = search.metric.higher_is_better
         figure = heatmaps(
             points, scores, grids.MULTIPLIERS, best, search.metric.label, title=title, higher_is_better=better

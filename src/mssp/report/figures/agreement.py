@@ -75,7 +75,6 @@ def _panel(name: str, check: Check, points: Sequence[_Point], ends: tuple[float,
     if not points:
         return Panel(heading=name, verdict=_verdict(check, points), why_empty="nothing is predicted")
     look: Json = {"range": list(ends), "tick0": 0, "dtick": 0.5 if ends[1] - ends[0] < 4 else 1.0, **SMALL_TICKS}
-    symbol = "L" if check.axis == "depth" else "N"
     line: Json = {"colour": MUTED, "dash": DASHED, "width": 1.5, "band": 0.12, "legend": ""}
     diagonal = Series(name="as predicted", x=ends, y=ends, ci=[TOLERANCE] * 2, mode="lines", named=False, **line)
     places = _side_by_side(points)
@@ -90,7 +89,7 @@ def _panel(name: str, check: Check, points: Sequence[_Point], ends: tuple[float,
     return Panel(
         heading=name,
         verdict=_verdict(check, points),
-        x=Axis(title=f"predicted exponent of {symbol}", look=look),
+        x=Axis(title=f"predicted exponent of {check.symbol}", look=look),
         y=Axis(title="measured", look=look, title_once=True),
         series=series,
     )

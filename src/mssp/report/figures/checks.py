@@ -190,7 +190,7 @@ def evaluation_figure(check: Check) -> Figure:
 def _figure(check: Check, title: str, what: str, words: str, **parts: Any) -> Figure:
     title = f"{title} over the {check.axis}" if title == "sizes" else title
     sizes = ", ".join(map(str, check.sizes))
-    how = f"over the {check.axis} {_symbol(check)} = {sizes}, with 95 % confidence intervals"
+    how = f"over the {check.axis} {check.symbol} = {sizes}, with 95 % confidence intervals"
     how = f"Exponents are slopes in log-log {how}, of {many(check.seeds, 'seed')}."
     words = f"It shows {what}. {how} {words or 'There is nothing to show.'}"
     return Figure(title=f"{heading(check)}: {title}", words=words, gap=_GAP, legends=_LEGENDS, **parts)
@@ -253,7 +253,7 @@ def _sizes_panel(check: Check, quantity: Judged, steps: Sequence[int]) -> Panel:
         return Panel(**words, why_empty="exactly zero" if quantity.verdict == "zero" else "zero or not finite")
     return Panel(
         **words,
-        x=Axis(title=f"{check.axis} {_symbol(check)}", look=growing_axis(check.sizes, 0.06)),
+        x=Axis(title=f"{check.axis} {check.symbol}", look=growing_axis(check.sizes, 0.06)),
         y=Axis(look=log_axis(sizes)),
         series=[*_guide(check, quantity, steps), *(line for line in lines if any(line.y))],
     )
@@ -261,7 +261,7 @@ def _sizes_panel(check: Check, quantity: Judged, steps: Sequence[int]) -> Panel:
 
 def _sizes_line(check: Check, quantity: Judged, step: int, colour: str) -> Series:
     values = {size: quantity.values[size][step] for size in check.sizes}
-    told = [f"{_symbol(check)} = {size}<br>{value:.4g}" for size, value in values.items()]
+    told = [f"{check.symbol} = {size}<br>{value:.4g}" for size, value in values.items()]
     look: Json = {"name": _after(step), "legend": _SHADES, "rank": step, "colour": colour, "size": 5}
     return Series(x=check.sizes, y=[on_log_axis(value) for value in values.values()], told=told, **look)
 
@@ -296,7 +296,7 @@ def _training_panels(check: Check, panels: Mapping[str, Sequence[str]]) -> list[
     for title, names in panels.items():
         lines = []
         for size, colour in zip(check.sizes, shades(len(check.sizes)), strict=True):
-            style: Json = {"name": f"{_symbol(check)} = {size}", "legend": _SHADES, "rank": size, "colour": colour}
+            style: Json = {"name": f"{check.symbol} = {size}", "legend": _SHADES, "rank": size, "colour": colour}
             for number, name in enumerate(names):
                 ys = _trained(check, name).get(size, ())
                 told = [f"{_after(step)}<br>{y or 0:.4g}" for step, y in enumerate(ys)]
@@ -321,7 +321,7 @@ def _exponents_panel(
     expected = _expected_lines(there, styles, but_zero)
     lines = [_exponents_line(each.exponents, styles[each.name]) for each in there]
     values = [y for series in (*expected, *lines) for y in series.y if y is not None]
-    y = Axis(title=f"exponent of {_symbol(check)}", look=_exponent_axis(values))
+    y = Axis(title=f"exponent of {check.symbol}", look=_exponent_axis(values))
     return Panel(heading=title, verdict=_verdicts(there), x=_updates(check), y=y, series=[*expected, *lines])
 
 
@@ -386,10 +386,6 @@ def _exponent_axis(values: Sequence[float]) -> Json:
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
-
-
-def _symbol(check: Check) -> str:
-    return "L" if check.axis == "depth" else "N"
 
 
 def _after(step: int) -> str:
