@@ -49,20 +49,25 @@
   }
 
   /** The text of an element, which is packed. */
-  function unpacked(id) {
+  async function unpacked(id) {
     const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   }
 
   let figures, source; // what is drawn, and plotly.js
+  let refused = false; // by a browser that cannot unpack them
   const loaded = Promise.all(["page.figures", "page.plotly"].map(unpacked)).then((texts) => {
     figures = JSON.parse(texts[0]);
     source = texts[1];
+  }).catch((error) => {
+    refused = true;
+    const why = `Figures are packed, and this browser cannot unpack them (${error.message}): use one of 2023 or later.`;
+    for (const plot of all(".plot")) plot.textContent = why;
   });
 
   // The page counts as loaded when figures can be drawn, so that what prints it at once waits, as it does for images.
   (function hold(count) {
-    if (figures) return;
+    if (figures || refused) return;
     const next = () => hold(count + 1);
     const src = `data:image/gif;count=${count};base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7`;
     Object.assign(new Image(), { onload: next, onerror: next, src });
@@ -130,6 +135,7 @@
 
     async download() {
       await loaded;
+      if (refused) return;
       const { data, fixed, whole } = this.figure;
       const figure = { data: painted(data, false), layout: painted(composed(fixed, whole), false), config: this.config };
       const { width, height } = whole;
