@@ -2,7 +2,8 @@
 
 A layer's settings can be read off its weights: their initial size is the initialization, and the size of an update
 over that of its gradient is the learning rate (under Adam, whose updates are as large as the learning rate, the update
-alone). A setting that is off explains what it drives. A miss that no setting explains comes from the forward pass.
+alone). A setting that is off explains misses of what depends on it. A miss that no setting explains comes from the
+forward pass.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from mssp.measure.quantities import (
     WEIGHTS,
 )
 
-# Quantities of the sum over experts as a whole: a cause without a role explains them first.
-_OF_THE_SUM = (EXPERT_DISTANCE, AGGREGATION, AGGREGATE, FEATURE_CHANGE)
+# Kinds of quantities of the whole sum over experts: a cause without a role explains them first.
+_SUM_KINDS = (EXPERT_DISTANCE, AGGREGATION, AGGREGATE, FEATURE_CHANGE)
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Cause:
     Args:
         setting: ``weights`` (initial), ``rate`` (learning rate), ``eps``, ``aggregation``, ``experts`` (tied or not),
             or ``divergence``.
-        role: the role that has the setting; empty for the aggregation factor and the experts as a whole.
+        role: the role that has the setting; empty for the aggregation factor and for all experts together.
         text: what the setting does and what it should do.
     """
 
@@ -43,7 +44,7 @@ class Cause:
 
 
 def causes(quantities: Mapping[str, Judged], symbol: str) -> list[Cause]:
-    """The settings that are off, the likeliest culprit first; ``symbol`` is what grows."""
+    """The settings that are off, the likeliest cause first; ``symbol`` is that of the dimension that grows."""
     accused: list[Cause] = []
     for kind in ACCUSING:
         off = [quantity for quantity in quantities.values() if quantity.name.kind is kind and quantity.verdict == "off"]
@@ -56,7 +57,7 @@ def causes(quantities: Mapping[str, Judged], symbol: str) -> list[Cause]:
 
 
 def divergence(size: int, step: int, axis: str) -> Cause:
-    """The one cause of all misses where a model diverged."""
+    """The single cause of all misses of a model that diverged."""
     if not step:
         text = f"something is not finite at {axis} {size} before any update: look at the data and the initial loss"
     else:
@@ -65,7 +66,7 @@ def divergence(size: int, step: int, axis: str) -> Cause:
 
 
 def with_reasons(quantities: Mapping[str, Judged], causes: Sequence[Cause], symbol: str) -> dict[str, Judged]:
-    """The quantities with their reasons: how each scales, and the cause where that is off."""
+    """The quantities with their reasons: how each of them scales, and the cause if it is off."""
     return {
         name: quantity
         if quantity.verdict in ("zero", "unpredicted")
@@ -85,38 +86,39 @@ def power(symbol: str, exponent: float) -> str:
 
 def _reason(quantity: Judged, causes: Sequence[Cause], symbol: str) -> str:
     if quantity.judged is None or quantity.expected_power is None:
-        what = quantity.reason or "as it should be"
+        statement = quantity.reason or "as it should be"
     else:
         value, expected = quantity.judged.value, power(symbol, quantity.expected_power)
         verb = "grows" if value > 0.05 else "falls" if value < -0.05 else "stays"
-        does = verb if verb == "stays" else f"{verb} as {power(symbol, value)}"
+        scaling = verb if verb == "stays" else f"{verb} as {power(symbol, value)}"
         if quantity.verdict == "off":
-            what = f"{does}, expected {expected}"
+            statement = f"{scaling}, expected {expected}"
         else:
-            what = f"{does}, as expected" if verb == "stays" else f"{does}: {expected} is expected"
+            statement = f"{scaling}, as expected" if verb == "stays" else f"{scaling}: {expected} is expected"
     if quantity.verdict != "off" or quantity.name.kind in ACCUSING:
-        return what
+        return statement
     if not causes:
-        return f"{what}: every setting that was judged follows its rule, so look at the forward pass and the loss"
-    role = "" if quantity.name.kind in _OF_THE_SUM else quantity.name.of or None
+        return f"{statement}: every setting that was judged follows its rule, so look at the forward pass and the loss"
+    role = "" if quantity.name.kind in _SUM_KINDS else quantity.name.of or None
     cause = next((cause for cause in causes if cause.role == role), causes[0])
-    return f"{what}: {cause.text}"
+    return f"{statement}: {cause.text}"
 
 
 def _text(quantity: Judged, symbol: str) -> str:
+    """What a setting that is off does and what it should do."""
     kind = quantity.name.kind
     setting = kind.accuses.format(role=quantity.name.of)
     if quantity.judged is None or quantity.expected_power is None:
         return f"{quantity.name if kind.told else setting} {quantity.reason}"
-    value, right = quantity.judged.value, quantity.expected_power
+    value, rule_power = quantity.judged.value, quantity.expected_power
     if kind is RATE:
-        return f"{setting} is {_factor(symbol, value - right)}"
+        return f"{setting} is {_factor(symbol, value - rule_power)}"
     scale = "scale" if kind is WEIGHTS else "scales"
-    return f"{setting} {scale} as {power(symbol, value)}, the rule says {power(symbol, right)}"
+    return f"{setting} {scale} as {power(symbol, value)}, the rule says {power(symbol, rule_power)}"
 
 
 def _factor(symbol: str, exponent: float) -> str:
-    """A wrong factor, in words that help to find it in the code."""
+    """The wrong factor of a learning rate, in words that help to find it in the code."""
     size = abs(exponent)
     verb = "multiplied" if exponent > 0 else "divided"
     if abs(size - 1) < 0.25:

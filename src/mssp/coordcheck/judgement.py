@@ -1,12 +1,12 @@
 """Measured exponents against predicted ones: is every quantity as the theory says, and is the model worth scaling?
 
-These are two questions. ``verdict``: does the model behave as the theory says this scheme should, that is, is it
-implemented right? ``stable``: do the desiderata of maximal scale stability hold, that is, is it worth scaling? muP in
-Regime II, implemented right, passes and is not stable.
+These are two questions. ``verdict``: does the model behave as the theory says of its scheme, that is, is it implemented
+right? ``stable``: do the desiderata of maximal scale stability hold, that is, is it worth scaling? A right
+implementation of muP in Regime II passes and is not stable.
 
 A quantity is judged by its exponent, averaged over the steps for which one exponent is predicted. It is off if it
-misses the prediction by more than 0.15 and its confidence interval, and if the bend of finite sizes (``series.py``)
-does not explain the miss.
+misses the prediction by more than 0.15 plus its confidence interval, and the bend of finite sizes (``series.py``) does
+not explain the miss.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent, slack, stable_exponent
 
 TOLERANCE = 0.15
-# In Regime II experts' outputs may have any order up to √M, because they are no variable of the dynamics (the paper's
+# In Regime II experts' outputs may have any order up to √M, because they are not variables of the dynamics (the paper's
 # App. "Justification of MSSP in Regime II"): under muP they are of order 1.
 _FREE_IN_II = (PROPAGATING("expert_out"), ACTIVATION("expert_out"))
-# Finite sizes bend a slope by at most this: it is the most we measure over widths of 64 to 512.
+# Finite sizes bend a slope by no more than this, the largest bend that we measured over widths of 64 to 512.
 _LARGEST_BEND = 0.25
 # A bend is known less well than a slope; its own interval counts up to this.
-_KNOWN_BEND = 0.15
-# Exponents are multiples of a half: an interval wider than this cannot tell two of them apart.
-WIDEST = 0.35
+_LARGEST_BEND_CI = 0.15
+# Exponents are multiples of a half: a wider interval cannot tell two of them apart.
+WIDEST_CI = 0.35
 # A smaller update, relative to its weight, is lost in the weight's rounding (float32 has seven digits).
-_VISIBLE = 3e-7
+_SMALLEST_UPDATE = 3e-7
 # A product may round differently from one call to the next: this share of a term's largest size counts as zero.
-_ROUNDING = 1e-4
-_LAST = 3  # stability is judged over the last third of the steps
+_ZERO_SHARE = 1e-4
+_FINAL_DIVISOR = 3  # stability is judged over the last third of the steps
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Judged:
     """One quantity: what was measured, what was expected, and the verdict.
 
     Args:
-        exponents: after 0, 1, ... updates; None where the quantity is exactly zero or not finite.
+        exponents: the measured exponent after 0, 1, ... updates; None where the quantity is exactly zero or not finite.
         values: by size, the geometric mean over seeds after 0, 1, ... updates.
-        predicted: after 0, 1, ... updates; None where nothing is predicted.
-        judged: the exponent to which the verdict belongs, and ``expected`` what it should be.
+        predicted: the prediction after 0, 1, ... updates; None where nothing is predicted.
+        judged, expected: the exponent to which the verdict belongs, and what it should be.
         verdict: ``ok``, ``off``, ``zero`` or ``unpredicted``.
     """
 
@@ -86,13 +86,13 @@ class Judged:
 
     @property
     def expected_power(self) -> float | None:
-        """The expected power as a float; None where none is expected, or a term that vanishes."""
+        """The expected power as a float; None if nothing is expected, or a term that vanishes."""
         power = None if self.expected is None else self.expected.power
         return None if power is None else float(power)
 
 
 def judged_quantities(series: Series, theory: Theory) -> dict[str, Judged]:
-    """Every quantity of a series by name, but for the loss."""
+    """The judged quantities of a series by name, without the loss."""
     return {name: _judged(name, series, theory) for name in series.quantities if name.kind is not LOSS}
 
 
@@ -100,7 +100,7 @@ def _judged(name: Quantity, series: Series, theory: Theory) -> Judged:
     values, sizes = series.values[name], series.sizes
     steps = range(series.steps + 1)
     predicted = tuple(theory.prediction(name, step) for step in steps)
-    bare = Judged(
+    unjudged = Judged(
         name,
         tuple(_exponent(sizes, values[:, step]) for step in steps),
         {size: tuple(_geometric(values[index, step]) for step in steps) for index, size in enumerate(sizes)},
@@ -111,70 +111,72 @@ def _judged(name: Quantity, series: Series, theory: Theory) -> Judged:
         verdict="unpredicted" if values.any() else "zero",
     )
     if name.kind is EXPERT_DISTANCE:
-        return _judged_tie(bare, values[:, 0] != 0, theory)
-    binding = {step: each for step, each in enumerate(predicted) if each is not None and each.binding}
+        return _judged_tie(unjudged, values[:, 0] != 0, theory)
+    binding = {step: prediction for step, prediction in enumerate(predicted) if prediction and prediction.binding}
     if not binding or _rounded_away(name, series, max(binding)):
-        return bare
+        return unjudged
     if not np.isfinite(values).all():
-        return replace(bare, verdict="off", reason="is not finite", stable=False)
+        return replace(unjudged, verdict="off", reason="is not finite", stable=False)
     reason = _wrongly_zero(sizes, values, binding)
     if reason is not None:
-        return replace(bare, verdict="off", reason=reason)
+        return replace(unjudged, verdict="off", reason=reason)
     powers = [prediction for prediction in dict.fromkeys(binding.values()) if prediction.exponent.is_power]
     steps_of = {power: [step for step, prediction in binding.items() if prediction == power] for power in powers}
     misses = [_miss(power, sizes, values[:, steps_of[power]]) for power in powers]
     if not misses:
-        return bare
+        return unjudged
     worst = max(misses, key=lambda miss: miss.beyond)
-    return replace(bare, judged=worst.measured, expected=worst.expected, verdict="off" if worst.beyond > 0 else "ok")
+    verdict = "off" if worst.beyond > 0 else "ok"
+    return replace(unjudged, judged=worst.measured, expected=worst.expected, verdict=verdict)
 
 
-def _judged_tie(bare: Judged, apart: npt.NDArray[np.bool_], theory: Theory) -> Judged:
-    """Experts start equal where the scheme ties them, and only there."""
-    if theory.tied and apart.any():
-        return replace(bare, verdict="off", reason="differ at the start, and the rule ties them")
-    if not theory.tied and not apart.all():
-        return replace(bare, verdict="off", reason="start equal, and the rule draws each its own")
-    return replace(bare, verdict="ok")
+def _judged_tie(unjudged: Judged, distinct: npt.NDArray[np.bool_], theory: Theory) -> Judged:
+    """Judges whether experts start equal: they should if the scheme ties them, and differ if it does not."""
+    if theory.tied and distinct.any():
+        return replace(unjudged, verdict="off", reason="differ at the start, and the rule ties them")
+    if not theory.tied and not distinct.all():
+        return replace(unjudged, verdict="off", reason="start equal, and the rule draws each its own")
+    return replace(unjudged, verdict="ok")
 
 
 def _rounded_away(name: Quantity, series: Series, step: int) -> bool:
-    """Whether updates were lost in the rounding of their weights: then no learning rate can be read off them."""
+    """Whether updates were lost in the rounding of their weights, so that no learning rate can be read off them."""
     if name.kind is not RATE or not series.values[WEIGHTS(name.of)].any():
         return False
     update, weights = (series.values[kind(name.of)][:, step] for kind in (UPDATE, WEIGHTS))
-    return bool((update < _VISIBLE * weights).any())
+    return bool((update < _SMALLEST_UPDATE * weights).any())
 
 
 class _Miss(NamedTuple):
     measured: Estimate
     expected: Exponent
-    beyond: float  # by how much the miss exceeds what is allowed; negative if it does not
+    beyond: float  # how far the miss lies beyond the tolerance; negative within it
 
 
 def _miss(prediction: Prediction, sizes: Sequence[int], values: Numbers) -> _Miss:
-    plain, bent = estimate(sizes, values), bent_estimate(sizes, values)
-    interval = plain.ci if plain.ci >= 0 else WIDEST  # two sizes and one seed give no interval
-    beyond = _distance(plain.value, prediction.exponent) - interval
-    if bent is not None:
-        bend = min(max(bent.value - plain.value, -_LARGEST_BEND), _LARGEST_BEND)
-        wider = max(interval, min(bent.ci, _KNOWN_BEND) if bent.ci >= 0 else 0.0)
-        beyond = min(beyond, _distance(plain.value + bend, prediction.exponent) - wider)
-    return _Miss(plain, prediction.exponent, beyond - TOLERANCE - prediction.ci)
+    slope, bent_slope = estimate(sizes, values), bent_estimate(sizes, values)
+    interval = slope.ci if slope.ci >= 0 else WIDEST_CI  # two sizes and one seed give no interval
+    beyond = _distance(slope.value, prediction.exponent) - interval
+    if bent_slope is not None:
+        bend = min(max(bent_slope.value - slope.value, -_LARGEST_BEND), _LARGEST_BEND)
+        bend_interval = max(interval, min(bent_slope.ci, _LARGEST_BEND_CI) if bent_slope.ci >= 0 else 0.0)
+        beyond = min(beyond, _distance(slope.value + bend, prediction.exponent) - bend_interval)
+    return _Miss(slope, prediction.exponent, beyond - TOLERANCE - prediction.ci)
 
 
 def _distance(exponent: float, expected: Exponent) -> float:
+    """How far an exponent lies outside the expected range, which the slack widens downwards."""
     assert expected.power is not None
     high, low = float(expected.power), float(expected.power - expected.slack)
     return max(exponent - high, low - exponent, 0.0)
 
 
 def _wrongly_zero(sizes: Sequence[int], values: Numbers, binding: Mapping[int, Prediction]) -> str | None:
-    """What is wrong with a term that is zero and should not be, or should be and is not; None if nothing is."""
+    """The complaint about a term that is zero and should not be, or should be zero and is not; None if all is right."""
     for step, prediction in binding.items():
         at_step = values[:, step]
         updates = f"after {step} update{'' if step == 1 else 's'}"
-        if not prediction.exponent.is_power and (at_step > _ROUNDING * values.max(1)).any():
+        if not prediction.exponent.is_power and (at_step > _ZERO_SHARE * values.max(1)).any():
             return f"should be exactly zero {updates}, and is not"
         if prediction.exponent.is_power and not at_step.all():
             where = f" at size {sizes[int((at_step == 0).any(1).argmax())]}" if at_step.any() else ""
@@ -187,17 +189,17 @@ def _is_stable(name: Quantity, series: Series, theory: Theory) -> bool:
     desired = _desired(name, theory)
     if desired is None:
         return True
-    last = series.values[name][:, -max((series.steps + 1) // _LAST, 1) :]
-    if not np.isfinite(last).all():
+    final_values = series.values[name][:, -max((series.steps + 1) // _FINAL_DIVISOR, 1) :]
+    if not np.isfinite(final_values).all():
         return False
-    if not last.any():
+    if not final_values.any():
         last_prediction = theory.prediction(name, series.steps)
-        return last_prediction is not None and not last_prediction.exponent.is_power  # still to come
-    return bool(last.all()) and _miss(Prediction(desired, "paper"), series.sizes, last).beyond <= 0
+        return last_prediction is not None and not last_prediction.exponent.is_power  # zero so far, as predicted
+    return bool(final_values.all()) and _miss(Prediction(desired, "paper"), series.sizes, final_values).beyond <= 0
 
 
 def _desired(name: Quantity, theory: Theory) -> Exponent | None:
-    """The exponent that the desiderata demand of a quantity; None where they demand none, or a term that vanishes."""
+    """The exponent that the desiderata demand of a quantity; None if they demand nothing, or a term that vanishes."""
     regime = theory.plan.setting.regime
     if regime is None:
         return None
@@ -212,12 +214,13 @@ def _desired(name: Quantity, theory: Theory) -> Exponent | None:
 
 
 def _exponent(sizes: Sequence[int], values: Numbers) -> Estimate | None:
+    """The measured exponent; None where a value is zero or not finite."""
     exponent = estimate(sizes, values)
     return None if math.isnan(exponent.value) else exponent
 
 
 def _geometric(values: Numbers) -> float:
-    """The geometric mean over seeds; 0 where one is 0."""
+    """The geometric mean over seeds; 0 if a value is 0, NaN if one is not finite."""
     if not np.isfinite(values).all():
         return math.nan
     return float(np.exp(np.log(values).mean())) if values.all() else 0.0

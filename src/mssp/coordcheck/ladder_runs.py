@@ -19,8 +19,8 @@ from mssp.replicas.program import Program
 from mssp.replicas.watching import Measured, watch
 from mssp.theory.expected import Theory
 
-_LEAST = 2  # sizes
-PROBE = 16  # examples; sizes are means over them and over the width
+_FEWEST_SIZES = 2
+_PROBE_EXAMPLES = 16  # sizes of quantities are means over these examples and over the width
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class LadderSizes:
     depths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        growing = self.depths or self.widths
-        what = "depths" if self.depths else "widths"
-        if len(set(growing)) < len(growing) or len(growing) < _LEAST:
-            raise ValueError(f"an exponent needs at least {_LEAST} different {what}, got {' '.join(map(str, growing))}")
+        sizes, dimension = (self.depths, "depths") if self.depths else (self.widths, "widths")
+        if len(set(sizes)) < len(sizes) or len(sizes) < _FEWEST_SIZES:
+            got = " ".join(map(str, sizes))
+            raise ValueError(f"an exponent needs at least {_FEWEST_SIZES} different {dimension}, got {got}")
         if self.depths and len(self.widths) != 1:
             raise ValueError(f"depths are checked at one width, got {' '.join(map(str, self.widths))}")
 
     def programs(
         self, setting: Setting, tuned: Tuned, ladders: Ladders, data: Dataset, active: int | None = None
     ) -> dict[int, PlannedProgram]:
-        """By the size that grows, with a setting's tuned multipliers."""
+        """The planned programs by the size that grows, with a setting's tuned multipliers."""
         assert setting.regime is not None
         ladder = ladders(setting.regime, data, active)
         if self.depths:
@@ -63,7 +63,7 @@ class LadderSizes:
 
 
 def with_safe_lr(tuned: Tuned, optimizer: Optimizer) -> Tuned:
-    """The multipliers with a learning rate at which narrow models do not diverge: half of what was tuned for SGD.
+    """The multipliers with a learning rate at which narrow models do not diverge: for SGD, half of the tuned one.
 
     SGD's tuned rate is nearly the largest that is stable, and under muP it is too large for models narrower than that
     for which it was tuned.
@@ -82,19 +82,21 @@ def check_runs(
     prepare: Callable[[Lockstep], None] | None = None,
     on_step: Callable[[], None] | None = None,
 ) -> Check:
-    """Train every size a few steps, measure after each, fit over sizes and judge.
+    """Train every size for a few steps, measure after each step, fit exponents over the sizes and judge them.
 
     Args:
-        programs: by the size that grows.
-        rules: the plans to judge by, if they are not those of the programs (an experiment that breaks a rule).
-        prepare: called with each program before it trains: an experiment may change there what the plan set.
+        programs: the planned programs by the size that grows.
+        rules: the plans to judge by, if they are not those of the programs, in an experiment that breaks a rule.
+        prepare: called with the replicas of each size before they train; it may change what the plan set.
     """
     series = measured(programs, feed, Schedule(steps, batch), seeds, prepare=prepare, on_step=on_step)
-    return Check.of(series, theory_of(rules or {size: each.plan for size, each in programs.items()}))
+    return Check.of(
+        series, theory_of(rules or {size: planned_program.plan for size, planned_program in programs.items()})
+    )
 
 
 def theory_of(plans: Mapping[int, Plan]) -> Theory:
-    """The predictions for models of these plans; what the paper leaves open of their first steps is simulated."""
+    """The predictions for models of these plans. What the paper leaves open of their first steps is simulated."""
     depths = {plan.target.depth for plan in plans.values()}
     return Theory(plans, for_open_questions(plans[min(plans)]) if len(depths) == 1 else None)
 
@@ -108,12 +110,15 @@ def measured(
     prepare: Callable[[Lockstep], None] | None = None,
     on_step: Callable[[], None] | None = None,
 ) -> Series:
-    """Every quantity of every program (see :func:`check_runs`)."""
-    by_size = {size: _measured(each, feed, schedule, seeds, prepare, on_step) for size, each in programs.items()}
+    """The measured quantities of all programs; the arguments are those of :func:`check_runs`."""
+    by_size = {
+        size: _measured_at_one_size(planned_program, feed, schedule, seeds, prepare, on_step)
+        for size, planned_program in programs.items()
+    }
     return Series.of(by_size, next(iter(programs.values())).plan.setting.optimizer)
 
 
-def _measured(
+def _measured_at_one_size(
     planned_program: PlannedProgram,
     feed: Feed,
     schedule: Schedule,
@@ -125,7 +130,7 @@ def _measured(
     lockstep = Lockstep(planned_program.program, replicas, device=feed.device, measure_gradients=True)
     if prepare is not None:
         prepare(lockstep)
-    # The first examples that each seed trains on: on them an effective update is felt most.
+    # The probe is the first examples that each seed trains on: on these an effective update is largest.
     x, targets = next(iter(feed.batches(lockstep.seeds, schedule)))
-    probe = x[:, :PROBE], targets[:, :PROBE]
+    probe = x[:, :_PROBE_EXAMPLES], targets[:, :_PROBE_EXAMPLES]
     return watch(lockstep, probe, feed.batches(lockstep.seeds, schedule), on_step)

@@ -1,8 +1,8 @@
-"""Exponents by simulation, for settings whose first steps the paper leaves open: its minimal linear MoE.
+"""Simulates the paper's minimal linear MoE, for the exponents of first steps that the paper's tables leave open.
 
 The model (App. "Preliminaries") has one input, one output, sigmoid gates, no activation, and all multipliers one. It is
-cheap, and shows every exponent of the first steps. It is the model that users run (``nn/mlp.py``) with the identity as
-its activation, trained by the same plans.
+cheap and shows every exponent of the first steps. It is the MLP MoE of ``nn/mlp.py`` with the identity as its
+activation, trained by the same plans.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ STEPS = 2
 _INPUTS = 8
 _LR = 0.1
 _SEEDS = 24
-# These are cheap, and wide enough to tell half powers apart.
+# These widths are cheap, and wide enough to tell half powers apart.
 _WIDTHS = {I: (64, 128, 256), II: (64, 128, 256, 512), III: (64, 128, 192)}
 
 
 def for_open_questions(plan: Plan) -> dict[str, list[Estimate | None]] | None:
-    """The simulation for a plan's setting, if the paper's tables leave its first steps open."""
+    """The simulated exponents of a plan's setting; None if the paper's tables have its first steps."""
     setting = replace(plan.setting, as_printed=False)
     if setting.regime is None or tabulated(EFFECTIVE("expert_in"), STEPS, setting) is not None:
         return None
@@ -43,7 +43,7 @@ def for_open_questions(plan: Plan) -> dict[str, list[Estimate | None]] | None:
 
 
 def simulated(setting: Setting, widths: Sequence[int], *, seeds: int = _SEEDS) -> dict[str, list[Estimate | None]]:
-    """Exponents by name after 0, 1 and 2 updates; None for a term that is exactly zero.
+    """The exponents of a setting by name after 0, 1 and 2 updates; None for a term that is exactly zero.
 
     >>> exponents = simulated(Setting.of("mup", "II", "sgd"), (64, 128, 256))
     >>> abs(exponents["aggregate/init"][0].value + 0.5) < 0.1, exponents["effective/router"][1]
@@ -60,13 +60,15 @@ def simulated(setting: Setting, widths: Sequence[int], *, seeds: int = _SEEDS) -
 
 
 def _exponent(logs: Sequence[float], values: np.ndarray) -> Estimate | None:
+    """The exponent of values [widths, seeds], where ``logs`` are the logarithms of the widths."""
     if not values.any():
         return None
-    seeds = [by_width for by_width in values.T if np.isfinite(by_width).all() and by_width.all()]
-    return mean_of([slope_of(logs, np.log(by_width).tolist()) for by_width in seeds])
+    usable_seeds = [by_width for by_width in values.T if np.isfinite(by_width).all() and by_width.all()]
+    return mean_of([slope_of(logs, np.log(by_width).tolist()) for by_width in usable_seeds])
 
 
 def _measured(setting: Setting, width: int, seeds: int) -> dict[str, np.ndarray]:
+    """The measured quantities at one width by name, [STEPS + 1, seeds]."""
     assert setting.regime is not None
     config = config_of(family(setting.regime, width, _INPUTS), 1, soft=True, activation="identity", loss="mse")
     with without_plan_warnings():

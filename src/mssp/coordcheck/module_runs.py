@@ -1,4 +1,4 @@
-"""The check on any model: it is built at several shapes, trained a few steps, and measured through hooks."""
+"""The check on any torch module: it is built at several shapes, trained for a few steps, and measured through hooks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from mssp.planning.shape import Shape
 from mssp.theory.expected import Theory
 
 Loss = Callable[[nn.Module, Any], Tensor]
-_LEAST_SIZES = 2
+_FEWEST_SIZES = 2
 
 
 @takes(
@@ -78,12 +78,12 @@ def check(
     'ok'
 
     Args:
-        build: a model of the given shape; its initial values do not matter.
-        shapes: at least two, that grow as the plan's regime says; four over a factor of eight make clear exponents.
+        build: makes a model of the given shape; its initial values do not matter.
+        shapes: at least two, which grow as the plan's regime says; four over a factor of eight make clear exponents.
         batches: arguments of ``loss``, one for each update; sizes are measured on the first.
-        plan: for one of the shapes, or for a base: it is extended to each of them.
-        seeds: models of each shape, that differ by their initial weights.
-        loss: from a model and a batch to its mean loss. By default a batch is (inputs, targets), and the loss is the
+        plan: a plan for one of the shapes, or for their base; it is extended to every shape.
+        seeds: the number of models of each shape; they differ by their initial weights.
+        loss: takes model and batch, returns the mean loss. By default a batch is (inputs, targets), and the loss is the
             cross-entropy of the model's outputs (or their ``.logits``); for a mapping, the model returns the loss.
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
         initialize: takes model, plan and seed; :func:`mssp.initialize` by default.
@@ -95,8 +95,9 @@ def check(
     if not batches:
         raise ValueError("no batches to train on: one update is taken for each")
     plans = {size: plan.extend(shape) for size, shape in sizes.items()}
+    make_optimizer = optimizer or (lambda model, plan: optimizer_for(model, plan, claims))
     measured: dict[int, Mapping[str, Numbers]] = {}
-    factors: dict[int, dict[str, set[tuple[float, float]]]] = {}
+    ratios: dict[int, dict[str, set[tuple[float, float]]]] = {}
     for size, shape in sizes.items():
         runs = []
         for seed in range(seeds):
@@ -108,14 +109,15 @@ def check(
                 initialize_by_plan(model, plans[size], claims, seed=seed)
             else:
                 initialize(model, plans[size], seed)
-            stepper = optimizer_for(model, plans[size], claims) if optimizer is None else optimizer(model, plans[size])
-            runs.append(_measured(model, stepper, batches, loss or cross_entropy, claims))
+            runs.append(_measured(model, make_optimizer(model, plans[size]), batches, loss or cross_entropy, claims))
         measured[size] = {name: np.stack([run[name] for run in runs], axis=-1) for name in runs[0]}
-        factors[size] = _beside_the_role(plans[size], model, claims)
+        ratios[size] = _ratios_to_role(plans[size], model, claims)
     smallest = min(sizes)
-    first = factors[smallest]
-    own_sides = {role for role in first if any(by_role[role] != first[role] for by_role in factors.values())}
+    own_sides = {
+        role for role in ratios[smallest] if any(ratios[smallest][role] != ratios[size][role] for size in sizes)
+    }
     series = Series.of(measured, plan.setting.optimizer)
+    # A readout that starts at zero passes no gradient back. If the embedding has one, it comes another way.
     gradient = series.values.get(GRADIENT("embedding"))
     bypassed = plans[smallest].roles["readout"].zero and gradient is not None and bool(gradient[:, 0].any())
     equal_shares = any(layer.sums_to_one for layer in moe_layers(model))
@@ -123,7 +125,7 @@ def check(
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
-    """The mean over all tokens of a batch (inputs, targets); for a mapping, the loss that the model itself returns."""
+    """The mean loss over the tokens of a batch (inputs, targets); for a mapping, the loss that the model returns."""
     if isinstance(batch, Mapping):
         loss = own_loss(model, batch)
         if loss is None:
@@ -138,24 +140,24 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
 
 
 def _measured(
-    model: nn.Module, stepper: torch.optim.Optimizer, batches: Sequence[Any], loss: Loss, claims: Claims | None
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[Any], loss: Loss, claims: Claims | None
 ) -> dict[str, Numbers]:
-    """Every size by name, [steps + 1]."""
+    """The measured quantities of one model in training by name, [steps + 1]."""
     described = described_parameters(model, claims)
     probe = ModuleProbe(model, batches[0], loss, claims)
-    constants = _constants(model, stepper, described)
+    constants = _constants(model, optimizer, described)
     gradient_sums = {info.name: torch.zeros((), dtype=torch.float64) for info, _ in described}
     rows, losses = [probe() | _by_role(gradient_sums, described)], []
     for batch in batches:
-        stepper.zero_grad()
-        value = loss(model, batch)
-        value.backward()
+        optimizer.zero_grad()
+        batch_loss = loss(model, batch)
+        batch_loss.backward()
         for info, parameter in described:
             if parameter.grad is not None:
-                size = rms(parameter.grad.detach().unsqueeze(0))[0].cpu()
-                gradient_sums[info.name] = gradient_sums[info.name] + size
-        stepper.step()
-        losses.append(value.item())
+                gradient_size = rms(parameter.grad.detach().unsqueeze(0))[0].cpu()
+                gradient_sums[info.name] = gradient_sums[info.name] + gradient_size
+        optimizer.step()
+        losses.append(batch_loss.item())
         rows.append(probe() | _by_role(gradient_sums, described))
     names = [name for name in rows[-1] if all(name in row for row in rows)]
     measured = {name: np.array([float(row[name]) for row in rows]) for name in names}
@@ -164,34 +166,35 @@ def _measured(
 
 
 def _by_role(gradient_sums: Mapping[str, Tensor], described: Described) -> dict[str, Tensor]:
+    """The sizes of the summed gradients of parameters, one for each role."""
     entries = Entries()
     for info, parameter in described:
         entries.add_size(GRADIENT_SUM(info.role), gradient_sums[info.name], parameter.numel())
     return entries.sizes()
 
 
-def _beside_the_role(plan: Plan, model: nn.Module, claims: Claims | None) -> dict[str, set[tuple[float, float]]]:
-    """By role, the initial scales and learning rates of its parameters relative to the role's own.
+def _ratios_to_role(plan: Plan, model: nn.Module, claims: Claims | None) -> dict[str, set[tuple[float, float]]]:
+    """By role, the ratios of its parameters' initial scales and learning rates to the role's.
 
-    They differ from 1 for parameters with sides of their own.
+    They differ from 1 for parameters whose matrices have other sides than the role's.
     """
     infos = [info for info, _ in described_parameters(model, claims)]
-    factors: dict[str, set[tuple[float, float]]] = {}
+    ratios: dict[str, set[tuple[float, float]]] = {}
     for info, values in zip(infos, plan.resolve(infos).values(), strict=True):
-        of_role = plan.roles[info.role]
-        ratio = values.init_std / of_role.init_std if of_role.init_std else 1.0
-        factors.setdefault(info.role, set()).add((round(ratio, 6), round(values.lr / of_role.lr, 6)))
-    return factors
+        role_values = plan.roles[info.role]
+        init_ratio = values.init_std / role_values.init_std if role_values.init_std else 1.0
+        ratios.setdefault(info.role, set()).add((round(init_ratio, 6), round(values.lr / role_values.lr, 6)))
+    return ratios
 
 
-def _constants(model: nn.Module, stepper: torch.optim.Optimizer, described: Described) -> dict[str, float]:
-    """The numbers that the optimizer and the forward pass were given: eps by role, and the factor of MoE layers."""
-    groups = {id(parameter): group for group in stepper.param_groups for parameter in group["params"]}
+def _constants(model: nn.Module, optimizer: torch.optim.Optimizer, described: Described) -> dict[str, float]:
+    """Quantities that training does not change: eps of the optimizer by role, and the factor of MoE layers."""
+    groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
     pool = Pool()
     for info, parameter in described:
         group = groups.get(id(parameter), {})
         if group.get("eps") is not None and "betas" in group:
-            # To Adam, larger gradients are the same as a smaller eps.
+            # To Adam, gradients that are scaled up are the same as a smaller eps.
             pool.add(EPS(info.role), torch.tensor([group["eps"] / group.get("grad_scale", 1.0)]))
     for layer in moe_layers(model):
         if not layer.sums_to_one:  # such gates take no factor
@@ -200,8 +203,8 @@ def _constants(model: nn.Module, stepper: torch.optim.Optimizer, described: Desc
 
 
 def _sizes(shapes: Sequence[Shape], plan: Plan) -> dict[int, Shape]:
-    """By the size that grows: the width, or the depth where the width stays."""
-    if len(shapes) < _LEAST_SIZES:
+    """The shapes by the size that grows: by width, or by depth if the width stays."""
+    if len(shapes) < _FEWEST_SIZES:
         raise ValueError(f"an exponent needs at least two shapes, got {len(shapes)}")
     for shape in shapes:
         if not isinstance(shape, Shape):

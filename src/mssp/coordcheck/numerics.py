@@ -17,18 +17,23 @@ from mssp._tables import align, number
 from mssp.coordcheck.result import Check
 from mssp.measure.quantities import EPS, GRADIENT
 
-# A format ends at the smallest number that has all its digits. Adam keeps means of squares in float32.
+# The smallest number of each format that has all its digits. Adam keeps means of squared gradients in float32.
 _LIMITS = {
     "fp16": torch.finfo(torch.float16).tiny,
     "bf16": torch.finfo(torch.bfloat16).tiny,
     "fp32 squares": math.sqrt(torch.finfo(torch.float32).tiny),
 }
-_FAR = 1e12  # a size that no model will have
+_LARGEST_SIZE = 1e12  # no model will have a larger one
 
 
 @dataclass(frozen=True)
 class Range:
-    """One role's gradient: its RMS at the largest size, its exponent, and the size at which it leaves each format."""
+    """When one role's gradient leaves the number formats.
+
+    Args:
+        rms, eps: at the largest size of the check.
+        leaves: by format, the size at which the gradient falls below its range: infinite for never, 0 for already.
+    """
 
     role: str
     rms: float
@@ -38,7 +43,7 @@ class Range:
 
 
 def ranges(check: Check) -> list[Range]:
-    """For every role whose gradient was measured, the fastest falling first."""
+    """The range of every role whose gradient was measured, the fastest falling gradient first."""
     largest = max(check.sizes)
     gradients = []
     for quantity in check.quantities.values():
@@ -54,7 +59,7 @@ def ranges(check: Check) -> list[Range]:
 
 
 def as_json(check: Check) -> dict[str, Any]:
-    """By role; a size that is never reached is null."""
+    """The ranges by role as JSON; a size that is never reached is null."""
     document = {}
     for gradient in ranges(check):
         leaves = {name: finite(size) for name, size in gradient.leaves.items()}
@@ -64,7 +69,7 @@ def as_json(check: Check) -> dict[str, Any]:
 
 
 def lines(check: Check) -> list[str]:
-    """A table, and advice."""
+    """The ranges as a table, and advice, for a terminal."""
     symbol, largest = check.symbol, max(check.sizes)
     header = [
         "gradient of", f"RMS at {symbol} = {largest}", "falls as", "below fp16 at", "below bf16 at",
@@ -86,6 +91,7 @@ def lines(check: Check) -> list[str]:
 
 
 def _advice(check: Check, symbol: str, exponents: Sequence[float]) -> list[str]:
+    """What to do about gradients with these exponents."""
     gap = max(exponents, default=0.0) - min(exponents, default=0.0)
     if gap < 1:
         return ["gradients of all layers keep within one power of the size: one loss scale serves them"]
@@ -112,4 +118,4 @@ def _leaves(rms: float, exponent: float, size: float, limit: float) -> float:
 def _size(symbol: str, size: float) -> str:
     if size == 0:
         return "already"
-    return "never" if size > _FAR else f"{symbol} ≈ {size:,.0f}"
+    return "never" if size > _LARGEST_SIZE else f"{symbol} ≈ {size:,.0f}"

@@ -71,6 +71,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
+        """Whether no quantity is off."""
         return not self.off
 
     def __str__(self) -> str:
@@ -78,10 +79,11 @@ class Check:
 
     @property
     def stable(self) -> bool:
+        """Whether every quantity keeps its order, as the desiderata of maximal scale stability demand."""
         return all(quantity.stable for quantity in self.quantities.values())
 
     def json(self) -> dict[str, Any]:
-        """The document that ``check.schema.json`` describes."""
+        """The check as a document, which ``check.schema.json`` describes."""
         words = self.setting.words()
         return {
             **{name: words[name] for name in ("scheme", "optimizer", "regime", "readout")},
@@ -133,7 +135,7 @@ class Check:
 
 
 def _check_words(words: Mapping[str, Any]) -> None:
-    """Refuse words of a file that mean nothing."""
+    """Refuse unknown words in a file."""
     for name, known in (
         ("scheme", SCHEMES),
         ("optimizer", OPTIMIZERS),
@@ -166,8 +168,8 @@ def _judged_json(quantity: Judged) -> dict[str, float | None] | None:
     if quantity.judged is None:
         return None
     expected, slack = _powers(quantity.expected)
-    ends = {"exponent": finite(quantity.judged.value), "ci": finite(quantity.judged.ci)}
-    return ends | {"expected": expected, "slack": slack}
+    judged = {"exponent": finite(quantity.judged.value), "ci": finite(quantity.judged.ci)}
+    return judged | {"expected": expected, "slack": slack}
 
 
 def _powers(exponent: Exponent | None) -> tuple[float | None, float | None]:
@@ -181,7 +183,7 @@ def _finite(values: Sequence[float]) -> list[float | None]:
     return [finite(value) for value in values]
 
 
-# -- and back ----------------------------------------------------------------------------------------------------------
+# -- reading JSON ------------------------------------------------------------------------------------------------------
 
 
 def _quantity(name: str, entry: Mapping[str, Any]) -> Judged:
@@ -206,7 +208,7 @@ def _estimate(value: float | None, ci: float | None) -> Estimate | None:
 
 
 def _exponent(power: float | None, slack: float | None) -> Exponent:
-    """Powers are small fractions, which floats only approximate."""
+    """The exponent of a file's floats, rounded to the small fractions that powers are."""
     if power is None or slack is None:
         return Exponent(None)
     return Exponent(*(Fraction(number).limit_denominator(1000) for number in (power, slack)))

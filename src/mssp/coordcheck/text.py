@@ -1,4 +1,4 @@
-"""A check for people: one table per kind of quantity, the verdicts in words."""
+"""A check as text for people: one table per kind of quantity, and the verdicts in words."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from mssp._tables import align, number
-from mssp.coordcheck.judgement import WIDEST, Judged
+from mssp.coordcheck.judgement import WIDEST_CI, Judged
 from mssp.measure.quantities import BY_START, BY_UPDATE, sections
 
 if TYPE_CHECKING:
     from mssp.coordcheck.result import Check
 
-_SHOWN = 6  # quantities that are off, in the verdict
+_MOST_OFF_SHOWN = 6  # quantities that are off, listed in the verdict
 
 
 def lines(check: Check, *, everything: bool = False) -> list[str]:
@@ -38,33 +38,35 @@ def verdict_lines(check: Check) -> list[str]:
     if not off:
         verdict = [f"pass: all {len(judged)} predicted quantities scale as the theory says of this scheme"]
     else:
+        more = len(off) - _MOST_OFF_SHOWN
         verdict = [f"FAIL: {len(off)} of {len(judged)} predicted quantities are off"]
         verdict += [f"  likely cause: {cause.text}" for cause in check.causes[:3]]
         if not any(cause.setting == "divergence" for cause in check.causes):
-            verdict += [f"  {quantity.name} {quantity.reason}" for quantity in off[:_SHOWN]]
-            verdict += [f"  and {len(off) - _SHOWN} more"] if len(off) > _SHOWN else []
+            verdict += [f"  {quantity.name} {quantity.reason}" for quantity in off[:_MOST_OFF_SHOWN]]
+            verdict += [f"  and {more} more"] if more > 0 else []
     vague = [quantity.name for quantity in vague_of(check)]
     if vague:
-        known = f"unclear: {len(vague)} exponents are known to no better than ±{WIDEST:g}"
-        verdict.append(f"{known} ({_some(vague)}): more seeds would tell")
+        unclear = f"unclear: {len(vague)} exponents are known to no better than ±{WIDEST_CI:g}"
+        verdict.append(f"{unclear} ({_first_names(vague)}): more seeds would tell")
     unstable = [quantity.name for quantity in check.quantities.values() if not quantity.stable]
     if unstable:
-        return [*verdict, f"not stable: what changes with scale where nothing should: {_some(unstable)}"]
+        return [*verdict, f"not stable: what changes with scale where nothing should: {_first_names(unstable)}"]
     return [*verdict, "stable: the desiderata of maximal scale stability hold"]
 
 
 def judged_of(check: Check) -> list[Judged]:
-    """The quantities that have a verdict, each once."""
+    """The quantities that are ``ok`` or ``off``, without those that repeat another quantity."""
     quantities = check.quantities.values()
-    return [each for each in quantities if each.verdict in ("ok", "off") and not _is_copy(check, each)]
+    return [quantity for quantity in quantities if quantity.verdict in ("ok", "off") and not _is_copy(check, quantity)]
 
 
 def vague_of(check: Check) -> list[Judged]:
-    """Those whose exponent is so uncertain that the verdict says nothing."""
-    return [each for each in judged_of(check) if each.judged is not None and not each.judged.ci <= WIDEST]
+    """The judged quantities whose exponent is so uncertain that the verdict says nothing."""
+    judged = judged_of(check)
+    return [quantity for quantity in judged if quantity.judged is not None and not quantity.judged.ci <= WIDEST_CI]
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:4])
     return shown if len(names) <= 4 else f"{shown}, …"
 
@@ -78,7 +80,7 @@ def _heading(check: Check) -> list[str]:
 
 
 def table(check: Check, *, everything: bool = False) -> tuple[list[str], dict[str, list[list[str]]]]:
-    """The header, and by section the rows, one for each quantity."""
+    """The table's header, and its rows by section: a row for each quantity."""
     rows = {}
     for title, families in sections(details=everything).items():
         rows[title] = [
@@ -102,7 +104,7 @@ def _tables(check: Check, everything: bool) -> Iterator[str]:
 
 
 def _is_copy(check: Check, quantity: Judged) -> bool:
-    """Whether a part of a term is all of it, as what ΔW4 sends where W4_0 is zero."""
+    """Whether a quantity is one part of a term and equals it, as the part of ΔW4 does where the initial W4 is zero."""
     name = quantity.name
     return name.part == BY_UPDATE and name.kind(name.of, BY_START) not in check.quantities
 

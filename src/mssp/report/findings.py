@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mssp._constraints import kind_of, takes
-from mssp.coordcheck.judgement import WIDEST
+from mssp.coordcheck.judgement import WIDEST_CI
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import judged_of, vague_of
 from mssp.measure.quantities import AGGREGATE
@@ -155,7 +155,7 @@ def _told_by_check(check: Check | None) -> Iterator[str]:
         yield "nothing is predicted of what was measured."
         return
     if check.passed:
-        known = f", of which {vague} are known to no better than ±{WIDEST:g}" if vague else ""
+        known = f", of which {vague} are known to no better than ±{WIDEST_CI:g}" if vague else ""
         yield f"implemented right (all {right} predicted quantities scale as the theory says of it{known})"
     else:
         cause = f": {check.causes[0].text}" if check.causes else ""
