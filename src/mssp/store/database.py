@@ -1,4 +1,4 @@
-"""The SQLite file of a run store: how it is made, checked and opened, and its errors in plain words."""
+"""The SQLite file of a run store: creates, checks and opens it, and words its errors plainly."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 APPLICATION_ID = 0x4D535350  # "MSSP"
 SCHEMA_VERSION = 1
-BUSY_SECONDS = 30.0
+BUSY_SECONDS = 30.0  # how long SQLite waits for a file that another process has locked
 
-# A run has the status of its chunk, and `diverged_at` of its own.
+# A run has the status of its chunk, or is diverged if its `diverged_at` is set. The table `work` lists the owners that ever
+# worked on a study.
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
@@ -56,18 +57,18 @@ _REASONS = {
 
 
 def create(path: Path) -> None:
-    """Make an empty store. It gets its name when it is complete, so no other process sees it half made."""
+    """Make an empty store. The file gets its name when it is complete, so that no other process sees half of it."""
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}; make it or choose another path")
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with plain_errors(path), closing(connect(unfinished, "rwc")) as database:
             database.executescript(_SCHEMA)
-            database.execute("PRAGMA journal_mode = WAL")  # last, so that all before is in the file and not in its log
+            database.execute("PRAGMA journal_mode = WAL")  # last, so that the schema is in the file and not in its log
         try:
             os.link(unfinished, path)
         except FileExistsError:
-            pass  # another process was faster, and made the same
+            pass  # another process was faster, and made the same store
         except OSError:  # a file system without links
             with suppress(FileExistsError), path.open("xb") as file:
                 file.write(unfinished.read_bytes())
@@ -76,12 +77,13 @@ def create(path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Refuse a file that is not a sound store, without changing it: closing a file may write its log into it."""
+    """Refuse a file that is not a sound store, and leave it unchanged."""
     if not path.is_file():
         raise ValueError(f"{path}: it is not a file; choose another path")
     if not path.stat().st_size:
         raise ValueError(f"{path}: it is empty, not a run store; remove it or choose another path")
-    # Reading a file that has no log makes an empty log, which only a writer may remove again.
+    # A reader leaves an empty log where there was none, so it opens for writing, which removes that log on closing. But
+    # where there is a log, a writer would write it into the file on closing.
     logs = (path.with_name(path.name + end) for end in ("-wal", "-journal"))
     mode = "ro" if any(_size(log) for log in logs) else "rw"
     with plain_errors(path), closing(connect(path, mode)) as database:
@@ -98,7 +100,7 @@ def check(path: Path) -> None:
 
 
 def _size(path: Path) -> int:
-    """The size of a file, 0 where there is none: another process may remove its log at any time."""
+    """The size of a file; 0 if there is none, since another process may remove a log at any time."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -106,13 +108,14 @@ def _size(path: Path) -> int:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection to the file; ``mode`` is SQLite's: ``ro``, ``rw`` or ``rwc``."""
     with plain_errors(path):
         return sqlite3.connect(f"{path.as_uri()}?mode={mode}", BUSY_SECONDS, isolation_level=None, uri=True)
 
 
 @contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Errors of SQLite as ValueErrors that name the file and say what to do."""
+    """Turns errors of SQLite into ValueErrors that name the file and say what to do."""
     try:
         yield
     except sqlite3.Error as error:

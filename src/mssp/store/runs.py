@@ -2,11 +2,12 @@
 
     Store -> Study -> claim() a Chunk, train it, finish(chunk, results)
 
-A chunk is a set of runs that train in lockstep. It is claimed, committed and repeated as a whole: a resumed sweep
-trains the same runs side by side, and gets the same bits. The chunk of a killed process is claimed by the next one.
+A study is a named set of runs that share settings. A chunk is a group of its runs that train in lockstep. A chunk is
+claimed, committed and repeated as a whole, so a resumed sweep trains the same runs together and gets the same bits. If
+a process is killed, another one claims its chunk.
 
-Any number of processes may read and write. They share memory beside the file (SQLite's write-ahead log), so all of them
-run on one machine, possibly in containers. Other machines train chunks that a process on this one has claimed.
+Any number of processes may read and write. They share memory through SQLite's write-ahead log, so all of them run on
+one machine, possibly in containers. Other machines train chunks that a process on this machine has claimed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,14 @@ from mssp.store.ownership import OPEN, among_numbers, claim, gone, process_start
 Parameter = float | int | str | bool | None
 
 STATUSES = ("pending", "running", "done", "diverged", "failed")
-COLUMNS = ("key", "chunk", "status", "diverged_at", "seconds", "error")  # no parameter or metric may have these names
+COLUMNS = (
+    "key",
+    "chunk",
+    "status",
+    "diverged_at",
+    "seconds",
+    "error",
+)  # of tables, so no parameter or metric may have these names
 BEAT_EVERY_SECONDS = 15.0
 
 _RUNS = "run JOIN chunk ON chunk.study = run.study AND chunk.number = run.chunk"
@@ -49,8 +57,8 @@ class NewRun:
 
     Args:
         key: the run's name within its study.
-        parameters: what it does differently from other runs.
-        spec: JSON with everything needed to train it; the store only keeps it.
+        parameters: what distinguishes it from other runs, as columns of tables.
+        spec: JSON with everything needed to train it; the store does not read it.
     """
 
     key: str
@@ -65,7 +73,7 @@ class Result:
     Args:
         metrics: numbers by name; NaN and infinity are numbers too.
         curves: one float32 per step, by name.
-        diverged_at: the step at which it diverged; None for a run that did not.
+        diverged_at: the step at which it diverged; None if it did not.
     """
 
     key: str
@@ -103,7 +111,7 @@ _Keyed = TypeVar("_Keyed", NewRun, Result)
 
 @takes(path=path, must_exist=switch, device=word)
 class Store:
-    """A file of studies, opened or created.
+    """A file of studies, which is opened, or created if there is none.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -120,7 +128,7 @@ class Store:
 
     Args:
         must_exist: refuse to create the file.
-        device: a few words on the device that computes the runs, for :meth:`Study.environments`.
+        device: the device that computes the runs, in words, for :meth:`Study.environments`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, must_exist: bool = False, device: str = "") -> None:
@@ -141,7 +149,7 @@ class Store:
         OPEN[self._token] = self
 
     def study(self, name: str, settings: Mapping[str, Any]) -> Study:
-        """A new study, or the one of this name if its settings are the same."""
+        """A new study, or the study of this name if its settings are the same."""
         if not isinstance(name, str) or not name:
             raise ValueError(f"a study's name must be a text of at least one letter, got {name!r}")
         try:
@@ -158,6 +166,7 @@ class Store:
         return study
 
     def studies(self) -> list[str]:
+        """The names of all studies, in the order in which they were made."""
         return [name for (name,) in self._rows("SELECT name FROM study ORDER BY id")]
 
     def open_study(self, name: str) -> Study:
@@ -167,7 +176,7 @@ class Store:
         raise ValueError(f"no study {name!r} in {self.path}: there is {', '.join(self.studies()) or 'none yet'}")
 
     def close(self) -> None:
-        """Give back what was claimed and not finished, and close the file."""
+        """Give back the chunks that were claimed and not finished, and close the file."""
         if os.getpid() != self._pid or self._token not in OPEN:
             return  # SQLite forbids a forked child to use its parent's connection, even to close it
         del OPEN[self._token]
@@ -207,12 +216,12 @@ class Store:
         with self._transaction() as database:
             return database.execute(statement, values)
 
-    def _sign(self) -> int:
-        """Write down that this store lives, and return its number as an owner of chunks."""
+    def _heartbeat(self) -> int:
+        """Record that this store's process lives, and return the store's number as an owner of chunks."""
         if self._owner is None:
             insert = "INSERT INTO owner (token, host, pid, started, heartbeat, environment) VALUES (?, ?, ?, ?, ?, ?)"
-            life = (self._token, this_host(), self._pid, process_start(self._pid), time.time())
-            self._owner = self._write(insert, *life, json.dumps(environment(self.device))).lastrowid
+            identity = (self._token, this_host(), self._pid, process_start(self._pid), time.time())
+            self._owner = self._write(insert, *identity, json.dumps(environment(self.device))).lastrowid
             assert self._owner is not None
         else:
             self._write("UPDATE owner SET heartbeat = ? WHERE id = ?", time.time(), self._owner)
@@ -221,13 +230,13 @@ class Store:
 
 
 class Study:
-    """The runs of one study: :meth:`Store.study` and :meth:`Store.open_study` return it."""
+    """A stored set of runs. :meth:`Store.study` and :meth:`Store.open_study` return it."""
 
     def __init__(self, store: Store, name: str, number: int, settings: Mapping[str, Any]) -> None:
         self.store, self.name, self.settings, self._id = store, name, settings, number
 
     def add(self, chunks: Sequence[Sequence[NewRun]]) -> int:
-        """Add runs, and return how many were new; a run whose key the study has stays as it is, in its chunk."""
+        """Add runs in chunks, and return how many were new. A run whose key the study already has is left as it is."""
         texts = {key: _parameters_text(run) for key, run in _by_key(chain.from_iterable(chunks)).items()}
         with self.store._transaction() as database:
             old = {key for (key,) in database.execute("SELECT key FROM run WHERE study = ?", (self._id,))}
@@ -244,18 +253,18 @@ class Study:
     def claim(self, among: Collection[int] | None = None) -> Chunk | None:
         """Claim the first chunk that is neither finished, nor failed, nor held by a living process.
 
-        None does not mean that all is done: other processes may hold the rest, see :meth:`counts`.
+        None does not mean that all chunks are done: other processes may hold some, see :meth:`counts`.
 
         Args:
-            among: only chunks of these numbers, see :meth:`chunks_with`; None for all.
+            among: the numbers of the chunks to choose from, see :meth:`chunks_with`; None for all chunks.
         """
-        owner = self.store._sign()
+        owner = self.store._heartbeat()
         with self.store._transaction() as database:
             number = claim(database, self._id, owner, among)
             return None if number is None else Chunk(number, tuple(self._read(number)))
 
     def finish(self, chunk: Chunk, results: Sequence[Result]) -> None:
-        """Commit the results of all runs of a chunk; if another process has done so meanwhile, its results stay."""
+        """Commit the results of all runs of a chunk. If another process has committed results meanwhile, those stay."""
         by_key = _by_key(results)
         parameters = {run.key: run.parameters for run in chunk.runs}
         for key in (*parameters, *by_key):
@@ -264,7 +273,7 @@ class Study:
                 raise ValueError(f"results must be those of the runs of chunk {chunk.index}, run {key!r} {wrong}")
         metrics = {key: _metric_rows(result, parameters[key]) for key, result in by_key.items()}
         curves = {key: [_curve_row(key, *curve) for curve in result.curves.items()] for key, result in by_key.items()}
-        ends = {key: _end_row(result) for key, result in by_key.items()}
+        endings = {key: _ending_row(result) for key, result in by_key.items()}
         where = (self._id, chunk.index)
         with self.store._transaction() as database:
             ids = dict(database.execute("SELECT key, id FROM run WHERE study = ? AND chunk = ?", where))
@@ -274,7 +283,7 @@ class Study:
                 )
             finish = "UPDATE chunk SET status = 'done', owner = NULL, error = NULL WHERE study = ? AND number = ?"
             if database.execute(f"{finish} AND status != 'done'", where).rowcount:
-                run_rows = [(*ends[key], ids[key]) for key in ids]
+                run_rows = [(*endings[key], ids[key]) for key in ids]
                 database.executemany("UPDATE run SET diverged_at = ?, seconds = ? WHERE id = ?", run_rows)
                 metric_rows = [(ids[key], *row) for key in ids for row in metrics[key]]
                 database.executemany("INSERT INTO metric (run, name, value) VALUES (?, ?, ?)", metric_rows)
@@ -283,31 +292,31 @@ class Study:
 
     def fail(self, chunk: Chunk, error: str) -> None:
         """Mark a chunk as failed, if this store still holds it."""
-        self._let_go(chunk, "failed", error)
+        self._give_up(chunk, "failed", error)
 
     def release(self, chunk: Chunk) -> None:
         """Give a chunk back, if this store still holds it."""
-        self._let_go(chunk, "pending", None)
+        self._give_up(chunk, "pending", None)
 
-    def _let_go(self, chunk: Chunk, status: str, error: str | None) -> None:
+    def _give_up(self, chunk: Chunk, status: str, error: str | None) -> None:
         release = "UPDATE chunk SET status = ?, error = ?, owner = NULL WHERE study = ? AND number = ?"
         held = "status = 'running' AND owner = ?"
         self.store._write(f"{release} AND {held}", status, error, self._id, chunk.index, self.store._owner)
 
     def retry_failed(self, among: Collection[int] | None = None) -> int:
-        """Let failed chunks be claimed again, all or some, and return how many there were."""
+        """Make failed chunks pending again, all or those with these numbers, and return how many there were."""
         retry = "UPDATE chunk SET status = 'pending', error = NULL WHERE study = ? AND status = 'failed'"
         return self.store._write(retry + among_numbers(among, "number"), self._id).rowcount
 
     def heartbeat(self) -> None:
-        """Tell hosts that cannot see this process that it lives; cheap enough for every step of training."""
+        """Tell processes in other containers that this one lives; cheap enough for every step of training."""
         if self.store._owner is not None and time.monotonic() - self.store._beat_at >= BEAT_EVERY_SECONDS:
-            self.store._sign()
+            self.store._heartbeat()
 
     def runs(self, status: str | None = None, **parameters: Parameter) -> list[Run]:
-        """The runs in the order they were added: all, or those with this status and these parameters.
+        """The runs in the order in which they were added: all, or those with this status and these parameters.
 
-        A run that a killed process was training is pending again.
+        A run that a killed process was training counts as pending.
         """
         if status is not None and status not in STATUSES:
             raise ValueError(f"unknown status {status!r}: use one of {', '.join(STATUSES)}")
@@ -325,7 +334,7 @@ class Study:
         ]
 
     def curves(self, key: str) -> dict[str, NDArray[np.float32]]:
-        """A run's curves by name; none before it is finished."""
+        """The curves of a run by name; empty before the run is finished."""
         if not self.store._rows("SELECT id FROM run WHERE study = ? AND key = ?", self._id, key):
             raise ValueError(f"no run {key!r} in study {self.name!r}: see the keys of its runs()")
         query = "SELECT name, packed, points FROM curve JOIN run ON run = id WHERE study = ? AND key = ? ORDER BY name"
@@ -341,14 +350,14 @@ class Study:
         return {chunk for key, chunk in rows if key in keys}
 
     def counts(self, among: Collection[int] | None = None) -> dict[str, int]:
-        """How many runs there are of each status, in all chunks or in some."""
+        """How many runs have each status, in all chunks or in those with these numbers."""
         with self.store._transaction("BEGIN") as database:
             where = f"WHERE run.study = ?{among_numbers(among, 'run.chunk')}"
             query = f"SELECT {self._status()}, count(*) FROM {_RUNS} {where} GROUP BY 1"
             return {**dict.fromkeys(STATUSES, 0), **dict(database.execute(query, (self._id,)))}
 
     def environments(self) -> list[dict[str, Any]]:
-        """The environment of each process that worked on the study: versions, device, a hash for its host."""
+        """The environments of the processes that worked on the study: versions, device, a hash for the host."""
         query = "SELECT environment FROM owner JOIN work ON owner = id WHERE study = ? ORDER BY id"
         return [json.loads(text) for (text,) in self.store._rows(query, self._id)]
 
@@ -363,11 +372,12 @@ class Study:
         columns = f"run.id, key, parameters, spec, number, {self._status()}, diverged_at, seconds, error"
         query = f"SELECT {columns} FROM {_RUNS} {where} ORDER BY run.id"
         return [
-            Run(key, json.loads(parameters), spec, number, status, metrics.get(run, {}), *end)
-            for run, key, parameters, spec, number, status, *end in execute(query, (self._id, chunk))
+            Run(key, json.loads(parameters), spec, number, status, metrics.get(run, {}), *ending)
+            for run, key, parameters, spec, number, status, *ending in execute(query, (self._id, chunk))
         ]
 
     def _status(self) -> str:
+        """The status of a run, as an expression of SQL."""
         dead = gone(self.store._database, self._id)
         return f"""CASE WHEN status = 'done' AND diverged_at IS NOT NULL THEN 'diverged'
             WHEN status = 'running' AND owner IN ({dead}) THEN 'pending' ELSE status END"""
@@ -382,6 +392,7 @@ def _shown(setting: Any) -> str:
 
 
 def _by_key(items: Iterable[_Keyed]) -> dict[str, _Keyed]:
+    """Runs or results by their keys, which must differ."""
     by_key: dict[str, _Keyed] = {}
     for item in items:
         if not isinstance(item.key, str) or not item.key:
@@ -393,6 +404,7 @@ def _by_key(items: Iterable[_Keyed]) -> dict[str, _Keyed]:
 
 
 def _parameters_text(run: NewRun) -> str:
+    """The parameters of a run as JSON, checked."""
     for name, value in run.parameters.items():
         if not isinstance(name, str) or name in COLUMNS:
             raise ValueError(f"run {run.key!r} has a parameter {name!r}: use a text other than {', '.join(COLUMNS)}")
@@ -403,11 +415,12 @@ def _parameters_text(run: NewRun) -> str:
 
 
 def _equal(first: Parameter, second: Parameter) -> bool:
-    """Whether two parameters are the same: a flag is not a number, though Python has True equal 1."""
+    """Whether two parameters are equal. True does not equal 1 here, as it does in Python."""
     return isinstance(first, bool) == isinstance(second, bool) and first == second
 
 
-def _end_row(result: Result) -> tuple[int | None, float]:
+def _ending_row(result: Result) -> tuple[int | None, float]:
+    """The step at which a run diverged, and its seconds."""
     step = result.diverged_at
     if step is not None and (type(step) is not int or step < 0):
         raise ValueError(f"diverged_at of run {result.key!r} must be a step, 0 or more, or None, got {step!r}")
@@ -415,7 +428,7 @@ def _end_row(result: Result) -> tuple[int | None, float]:
 
 
 def _metric_rows(result: Result, parameters: Mapping[str, Parameter]) -> list[tuple[str, float]]:
-    """Names and numbers; SQLite keeps NaN as NULL."""
+    """The names and numbers of a run's metrics; SQLite stores NaN as NULL."""
     for name, value in result.metrics.items():
         if name in COLUMNS or name in parameters:
             raise ValueError(f"metric {name!r} of run {result.key!r} has a parameter's or column's name: use another")
@@ -425,6 +438,7 @@ def _metric_rows(result: Result, parameters: Mapping[str, Parameter]) -> list[tu
 
 
 def _curve_row(key: str, name: str, curve: NDArray[np.float32]) -> tuple[str, bool, bytes]:
+    """A curve's name, whether its points are compressed, and its points."""
     if not isinstance(curve, np.ndarray) or curve.ndim != 1 or curve.dtype != np.float32:
         got = f"{curve.dtype} {list(curve.shape)}" if isinstance(curve, np.ndarray) else type(curve).__name__
         raise ValueError(f"curve {name} of run {key!r} must be a numpy float32 array, one number per step, got {got}")

@@ -1,7 +1,7 @@
 """A study as a table with one row per run: CSV, JSON, Parquet, pandas.
 
-Columns stand in the same order everywhere: key and chunk, the parameters as they first came, status, diverged_at,
-seconds, error, the metrics by name. A cell is None where a run has no such parameter, or no such metric yet.
+All formats have the same order of columns: key and chunk, the parameters as they first occur, status, diverged_at,
+seconds, error, the metrics by name. A cell is None if its run lacks the parameter, or the metric so far.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mssp._constraints import kind_of, path, takes
 from mssp._files import replacing
 from mssp.store.runs import Parameter, Run, Study
 
-_FIRST = {"key": str, "chunk": int}
-_LAST = {"status": str, "diverged_at": int, "seconds": float, "error": str}
+_COLUMNS_BEFORE = {"key": str, "chunk": int}  # the columns before the parameters
+_COLUMNS_AFTER = {"status": str, "diverged_at": int, "seconds": float, "error": str}
 
 
 class Column(NamedTuple):
-    """A column of a table; ``kind`` is None where cells differ in type, or all are missing."""
+    """A column of a table; ``kind`` is the type of its cells, None if they differ in type or all are missing."""
 
     name: str
     kind: type[str | int | float | bool] | None
@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
-    """Refuse a name that :func:`export` could not write to, before hours of training."""
+    """Refuse a path that :func:`export` could not write to; commands call it before hours of training."""
     target, _ = _target(path)
     if not target.parent.is_dir():
         raise ValueError(f"cannot export to {target}: there is no folder {target.parent}")
@@ -43,11 +43,11 @@ def check_target(path: str | os.PathLike[str]) -> None:
 
 @takes(study=kind_of(Study), path=path)
 def export(study: Study, path: str | os.PathLike[str]) -> None:
-    """Write a study to a file of the kind that its suffix names: .csv, .json, .jsonl or .parquet.
+    """Write a study to a file in the format that its suffix names: .csv, .json, .jsonl or .parquet.
 
-    Numbers come back as they were. NaN is empty in CSV and null in JSON; infinity is ``inf`` in CSV and 1e999 in JSON,
-    which has no word for it but whose readers make infinity of that. The file appears when it is complete, and replaces
-    one that was there.
+    Numbers keep all their digits. NaN is empty in CSV and null in JSON. Infinity is ``inf`` in CSV and 1e999 in JSON,
+    which has no word for infinity; its readers round 1e999 to infinity. The file is written whole or not at all, and
+    replaces a file of the same name.
     """
     target, write = _target(path)
     columns = _columns(study.runs())
@@ -60,7 +60,7 @@ def export(study: Study, path: str | os.PathLike[str]) -> None:
 
 @takes(study=kind_of(Study))
 def frame(study: Study) -> Any:
-    """The study as a ``pandas.DataFrame``; whole numbers and flags keep their type where some are missing."""
+    """The study as a ``pandas.DataFrame``. Whole numbers and flags keep their type even if cells are missing."""
     pandas = _optional("pandas", "a data frame")
     types: dict[type | None, str] = {float: "float64", int: "int64", bool: "bool"}
     with_gaps: dict[type | None, str] = {float: "float64", int: "Int64", bool: "boolean"}
@@ -82,23 +82,25 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, Callable[[Path, Sequenc
 
 
 def _columns(runs: Sequence[Run]) -> list[Column]:
+    """The columns of the table of these runs, in order."""
     parameters = dict.fromkeys(name for run in runs for name in run.parameters)
     metrics = sorted({name for run in runs for name in run.metrics} - parameters.keys())
-    kinds: dict[str, type] = {**_FIRST, **_LAST, **dict.fromkeys(metrics, float)}
-    fixed = (*_FIRST, *_LAST)
+    kinds: dict[str, type] = {**_COLUMNS_BEFORE, **_COLUMNS_AFTER, **dict.fromkeys(metrics, float)}
+    fixed = (*_COLUMNS_BEFORE, *_COLUMNS_AFTER)
     rows = [{**{name: getattr(run, name) for name in fixed}, **run.parameters, **run.metrics} for run in runs]
     columns = []
-    for name in chain(_FIRST, parameters, _LAST, metrics):
+    for name in chain(_COLUMNS_BEFORE, parameters, _COLUMNS_AFTER, metrics):
         cells = [row.get(name) for row in rows]
         columns.append(Column(name, kinds.get(name) or _kind(cells), cells))
     return columns
 
 
 def _kind(cells: Sequence[Parameter]) -> type[str | int | float | bool] | None:
+    """The common type of cells; None if they have none, or if their whole numbers are too large."""
     kinds = {type(cell) for cell in cells if cell is not None}
     if kinds == {int, float}:
         return float
-    # Tables hold whole numbers in 64 bits; larger ones, such as hashes, are kept as texts.
+    # Tables store whole numbers in 64 bits; larger numbers, such as hashes, are stored as texts.
     if any(type(cell) is int and cell.bit_length() > 63 for cell in cells):
         return None
     return kinds.pop() if len(kinds) == 1 else None
@@ -109,7 +111,7 @@ def _write_csv(path: Path, columns: Sequence[Column]) -> None:
         writer = csv.writer(file)
         writer.writerow(column.name for column in columns)
         for row in zip(*(column.cells for column in columns), strict=True):
-            writer.writerow(None if _is_nan(cell) else cell for cell in row)  # floats are written as repr() has them
+            writer.writerow(None if _is_nan(cell) else cell for cell in row)  # csv writes floats with all their digits
 
 
 def _write_json(path: Path, columns: Sequence[Column]) -> None:
@@ -121,6 +123,7 @@ def _write_json_lines(path: Path, columns: Sequence[Column]) -> None:
 
 
 def _json_lines(columns: Sequence[Column]) -> list[str]:
+    """One JSON object for each row."""
     names = [json.dumps(column.name) for column in columns]
     rows = zip(*(map(_json_cell, column.cells) for column in columns), strict=True)
     return ["{" + ", ".join(f"{name}: {cell}" for name, cell in zip(names, row, strict=True)) + "}" for row in rows]
@@ -150,6 +153,7 @@ def _write_parquet(path: Path, columns: Sequence[Column]) -> None:
 
 
 def _optional(module: str, what: str) -> Any:
+    """Import an optional dependency; ``what`` is the format that needs it."""
     try:
         return import_module(module)
     except ImportError:
