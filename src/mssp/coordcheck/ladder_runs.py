@@ -90,9 +90,7 @@ def check_runs(
         prepare: called with the replicas of each size before they train; it may change what the plan set.
     """
     series = measured(programs, feed, Schedule(steps, batch), seeds, prepare=prepare, on_step=on_step)
-    return Check.of(
-        series, theory_of(rules or {size: planned_program.plan for size, planned_program in programs.items()})
-    )
+    return Check.of(series, theory_of(rules or {size: program.plan for size, program in programs.items()}))
 
 
 def theory_of(plans: Mapping[int, Plan]) -> Theory:
@@ -111,14 +109,11 @@ def measured(
     on_step: Callable[[], None] | None = None,
 ) -> Series:
     """The measured quantities of all programs; the arguments are those of :func:`check_runs`."""
-    by_size = {
-        size: _measured_at_one_size(planned_program, feed, schedule, seeds, prepare, on_step)
-        for size, planned_program in programs.items()
-    }
+    by_size = {size: _watched(program, feed, schedule, seeds, prepare, on_step) for size, program in programs.items()}
     return Series.of(by_size, next(iter(programs.values())).plan.setting.optimizer)
 
 
-def _measured_at_one_size(
+def _watched(
     planned_program: PlannedProgram,
     feed: Feed,
     schedule: Schedule,
@@ -126,6 +121,7 @@ def _measured_at_one_size(
     prepare: Callable[[Lockstep], None] | None,
     on_step: Callable[[], None] | None,
 ) -> Measured:
+    """The measured quantities of one size, whose replicas train together."""
     replicas = [Replica(planned_program.plan, seed) for seed in seeds]
     lockstep = Lockstep(planned_program.program, replicas, device=feed.device, measure_gradients=True)
     if prepare is not None:

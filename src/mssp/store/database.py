@@ -13,8 +13,7 @@ APPLICATION_ID = 0x4D535350  # "MSSP"
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 30.0  # how long SQLite waits for a file that another process has locked
 
-# A run has the status of its chunk, or is diverged if its `diverged_at` is set. The table `work` lists the owners that ever
-# worked on a study.
+# A run has the status of its chunk, or is diverged if its `diverged_at` is set. `work` says who worked on which study.
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};

@@ -17,9 +17,7 @@ from mssp._environment import this_host
 from mssp._files import text_at
 
 HEARTBEAT_SECONDS = 120.0  # an owner in another container or host counts as dead if its heartbeat is older
-OPEN: WeakValueDictionary[str, object] = (
-    WeakValueDictionary()
-)  # the open stores of this process, by their tokens as owners
+OPEN: WeakValueDictionary[str, object] = WeakValueDictionary()  # the open stores of this process, by their tokens
 
 
 def claim(database: sqlite3.Connection, study: int, owner: int, among: Collection[int] | None) -> int | None:

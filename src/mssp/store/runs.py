@@ -38,14 +38,7 @@ from mssp.store.ownership import OPEN, among_numbers, claim, gone, process_start
 Parameter = float | int | str | bool | None
 
 STATUSES = ("pending", "running", "done", "diverged", "failed")
-COLUMNS = (
-    "key",
-    "chunk",
-    "status",
-    "diverged_at",
-    "seconds",
-    "error",
-)  # of tables, so no parameter or metric may have these names
+COLUMNS = ("key", "chunk", "status", "diverged_at", "seconds", "error")  # no parameter or metric may have these names
 BEAT_EVERY_SECONDS = 15.0
 
 _RUNS = "run JOIN chunk ON chunk.study = run.study AND chunk.number = run.chunk"

@@ -25,19 +25,8 @@ from mssp._constraints import (
     positive_int,
     takes,
 )
-from mssp.sweep.grids import (
-    MULTIPLIERS,
-    Point,
-    all_points,
-    at_edge,
-    axes,
-    levels,
-    pair_points,
-    point_of,
-    random_points,
-    unique,
-    with_multipliers,
-)
+from mssp.sweep import grids
+from mssp.sweep.grids import MULTIPLIERS, Point, point_of, with_multipliers
 from mssp.sweep.trial import Trial
 
 METHODS = ("grid", "random", "optuna")
@@ -120,7 +109,7 @@ class Found:
 def tune(start: Trial, procedure: Procedure, evaluate: Evaluate) -> Found:
     """Search from a trial at the width to tune at; ``evaluate`` trains trials and returns their scores."""
     search = _Search(start, evaluate)
-    rates = levels(start.lr, procedure.lr_points, procedure.lr_ratio)
+    rates = grids.levels(start.lr, procedure.lr_points, procedure.lr_ratio)
     # From the middle outwards: of equal scores the first counts, so the given rate stays best where nothing learns yet.
     rates.sort(key=lambda lr: abs(math.log(lr / start.lr)))
     search.try_trials("learning rate", [replace(start, lr=lr) for lr in rates])
@@ -132,7 +121,7 @@ def tune(start: Trial, procedure: Procedure, evaluate: Evaluate) -> Found:
     else:
         fine = _over_grids(search, procedure)
     tried = list(search.tried.values())
-    return Found(search.best, search.score, tried, fine, at_edge(fine, point_of(search.best)))
+    return Found(search.best, search.score, tried, fine, grids.at_edge(fine, point_of(search.best)))
 
 
 class _Search:
@@ -156,17 +145,17 @@ class _Search:
 
     def new(self, points: Sequence[Point]) -> list[Point]:
         """The points that have not been tried, without repeats."""
-        return [point for point in unique(points) if with_multipliers(self.best, point).key not in self.tried]
+        return [point for point in grids.unique(points) if with_multipliers(self.best, point).key not in self.tried]
 
 
 def _over_grids(search: _Search, procedure: Procedure) -> dict[str, list[float]]:
     """Try a broad grid, then fine grids around the best point until it lies inside one. Returns the last fine grid."""
     centre = point_of(search.best)
-    search.try_points("broad grid", all_points(axes(centre, procedure.broad_points, procedure.broad_ratio)))
+    search.try_points("broad grid", grids.all_points(grids.axes(centre, procedure.broad_points, procedure.broad_ratio)))
     for number in range(procedure.rounds):
-        fine = axes(point_of(search.best), procedure.points, procedure.ratio)
-        search.try_points(f"fine grid {number + 1}", all_points(fine))
-        if not at_edge(fine, point_of(search.best)):
+        fine = grids.axes(point_of(search.best), procedure.points, procedure.ratio)
+        search.try_points(f"fine grid {number + 1}", grids.all_points(fine))
+        if not grids.at_edge(fine, point_of(search.best)):
             break
     return fine
 
@@ -176,16 +165,16 @@ def _at_random(search: _Search, procedure: Procedure) -> None:
 
     In a round in which all pairs have been tried, the points are random again.
     """
-    whole_range = axes(point_of(search.best), 2 * procedure.reach + 1, procedure.ratio)
+    whole_range = grids.axes(point_of(search.best), 2 * procedure.reach + 1, procedure.ratio)
     runs_left, number = procedure.runs, 0
     while runs_left > 0:
         number += 1
         centre = point_of(search.best)
-        fine = axes(centre, procedure.points, procedure.ratio)
-        pairs = search.new(pair_points(fine, centre)) if number > 1 else []
+        fine = grids.axes(centre, procedure.points, procedure.ratio)
+        pairs = search.new(grids.pair_points(fine, centre)) if number > 1 else []
         # More points are drawn than have been tried, so that some are new.
         count = len(search.tried) + procedure.runs
-        points = pairs or search.new(random_points(whole_range, count, procedure.seed + number))
+        points = pairs or search.new(grids.random_points(whole_range, count, procedure.seed + number))
         points = points[: max(1, runs_left if number > 1 else procedure.runs // 2)]
         if not points:  # the whole range has been tried
             return
