@@ -20,7 +20,7 @@ LENGTH = 128 if CUDA else 32
 
 
 def config(family: str, regime: str, width: int, depth: int = 2) -> Any:
-    """Heads of 16, experts as the regime says, half of them active."""
+    """A config with heads of 16, experts as the regime says, and half of them active."""
     experts, expert_width = {"II": (width // 8, 16), "III": (max(width // 16, 4), width // 2)}[regime]
     sizes = {
         "hidden_size": width,

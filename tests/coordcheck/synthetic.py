@@ -39,7 +39,7 @@ def law(
 
 
 def series(values: Mapping[str, Numbers], sizes: Sequence[int] = SIZES) -> Series:
-    """With visible updates and MSSP's initial weights in Regime II beside every learning rate, as measurements have."""
+    """A series of these values, with the updates and initial weights that are measured along with learning rates."""
     beside: dict[str, Numbers] = {}
     for name, rate in values.items():
         kind, _, role = name.partition("/")
@@ -53,7 +53,7 @@ def series(values: Mapping[str, Numbers], sizes: Sequence[int] = SIZES) -> Serie
 def plans(
     regime: str | None = "II", *, sizes: Sequence[int] = SIZES, depth: bool = False, **options: Any
 ) -> dict[int, Plan]:
-    """Of the paper's family by width; by depth, at width 64."""
+    """Plans for the paper's family by width, or by depth at width 64."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanWarning)
         shapes = {size: family(regime or "II", 64 if depth else size, 48) for size in sizes}

@@ -99,7 +99,7 @@ def test_the_likeliest_first() -> None:
             "activation/embedding": law(0.0),
         }
     )
-    # What is told before what follows from it; within a kind, the farthest off, and first what has no exponent at all.
+    # Settings come before what follows from them; within a kind, quantities without an exponent, then the farthest off.
     assert [(cause.setting, cause.role) for cause in causes(quantities, "N")] == [
         ("experts", ""), ("weights", "expert_in"), ("weights", "expert_out"), ("aggregation", ""),
         ("rate", "expert_in"), ("rate", "readout"), ("rate", "router"),

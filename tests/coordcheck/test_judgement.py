@@ -79,7 +79,7 @@ def test_with_two_sizes_a_line_always_fits_and_seeds_judge() -> None:
     two = (64, 256)
     for power, verdict in ((0.16, "ok"), (0.19, "off")):
         assert judged("effective/expert_in", law(power, start=2, sizes=two), sizes=two).verdict == verdict
-    # Of one seed nothing is known but that a half power is beyond 0.15 + 0.35.
+    # One seed gives no interval, so only a miss beyond 0.15 + 0.35, is off.
     for power, verdict in ((0.45, "ok"), (0.55, "off")):
         alone = judged("effective/expert_in", law(power, start=2, sizes=two, spread=(0.0,)), sizes=two)
         assert alone.verdict == verdict
@@ -91,12 +91,12 @@ FOUR = (64, 128, 256, 512)
 def test_a_bend_of_finite_sizes_explains_a_miss() -> None:
     bent = judged("effective/expert_in", law(0.0, bend=40.0, start=2, sizes=FOUR), sizes=FOUR)
     assert bent.judged is not None
-    # 1.625, 1.3125, 1.156 and 1.078: as far off as what follows, and excused.
+    # The values are 1.625, 1.3125, 1.156 and 1.078: their slope is off by as much as the straight one below.
     assert bent.judged.value == pytest.approx(-0.195, abs=2e-3)
     assert bent.verdict == "ok"
     straight = judged("effective/expert_in", law(-0.195, start=2, sizes=FOUR), sizes=FOUR)
     assert straight.verdict == "off"
-    # Of three sizes nobody can tell.
+    # Three sizes are too few to measure a bend.
     assert judged("effective/expert_in", law(0.0, bend=40.0, start=2)).verdict == "off"
 
 
@@ -187,7 +187,7 @@ def test_experts_start_equal_where_they_are_tied_and_only_there(
 
 
 def test_the_worst_of_several_predictions_is_judged() -> None:
-    # muP's sum over experts: −1/2 at the start, 0 after an update and on its way there from −1/2.
+    # muP's sum over experts: −1/2 at the start; 0 after an update, with a slack that admits −1/2.
     mup = theory(scheme="mup", readout="mup")
     values = law(-0.5)
     assert judged("activation/aggregate", values, mup).verdict == "ok"
@@ -200,7 +200,7 @@ def test_the_worst_of_several_predictions_is_judged() -> None:
 
 
 def test_steps_with_one_prediction_are_judged_together() -> None:
-    # 0.3 too high after two updates, 0.3 too low after three: the mean over the updates counts, and it is right.
+    # The exponent is 0.3 too high after two updates and 0.3 too low after three; the mean is judged, and it is right.
     values = law(0.0, start=2, steps=3)
     values[:, 2], values[:, 3] = law(0.3)[:, 0], law(-0.3)[:, 0]
     assert judged("effective/expert_in", values).verdict == "ok"
@@ -266,7 +266,7 @@ def test_what_layers_were_told_is_judged_like_the_rest(name: str, power: float, 
 
 
 def test_a_rate_is_judged_by_a_layers_first_update_alone() -> None:
-    # From then on gradients of several updates add up.
+    # From the second update on, the gradients of several updates add up.
     values = law(2.0, start=1)
     values[:, 3:] = law(5.0)[:, 3:]
     quantity = judged("rate/expert_out", values)
@@ -297,6 +297,6 @@ def test_a_simulation_speaks_where_the_paper_is_silent_and_of_the_first_update_a
     assert judged("effective/expert_in", law(-0.74, start=1), simulated).verdict == "ok"  # 0.15 + 0.1 + 0.025 below
     assert judged("effective/expert_in", law(-0.8, start=1), simulated).verdict == "off"
     assert judged("effective/expert_in", law(-0.5), simulated).verdict == "off"  # and zero before it
-    # Where the paper speaks, its word counts; of what is not among its terms, the simulation says nothing.
+    # The paper takes precedence, and the simulation predicts only terms of the paper.
     assert judged("aggregate/init", law(-0.5), simulated).predicted[0].source == "paper"  # type: ignore[union-attr]
     assert simulated.prediction("update/router", 0) is None

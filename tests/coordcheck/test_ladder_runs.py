@@ -41,7 +41,7 @@ def checked(
     steps: int = 6,
     seeds: int = 3,
 ) -> Check:
-    """Judged by the rules of the right runs."""
+    """The check of these runs, judged by the rules of the right runs."""
     rules = {size: run.plan for size, run in (right or runs).items()}
     return check_runs(runs, feed, steps=steps, batch=100, seeds=range(seeds), rules=rules, prepare=prepare)
 
@@ -115,7 +115,7 @@ def test_a_planted_mistake_is_found_and_named_first(mistake: Mistake, feed: Feed
 
 
 def test_the_fix_of_regime_ii_is_wrong_in_iii(feed: Feed) -> None:
-    """Boosting the experts' second layer there: "the backward gradient at the expert hidden layer [is] √N above"."""
+    """The fix boosts the experts' second layer; in III the backward gradient at h2 is then √N too large."""
     right = runs_of(Setting.of("mssp", "III", "adam"), SMALL, feed.data)
     boosted = Mistake("weights", "expert_out", 0.5, "III", "adam").planted(right)
     check = checked(boosted, feed, right=right)
@@ -139,14 +139,14 @@ def test_the_fix_of_regime_iii_is_not_enough_in_ii(feed: Feed) -> None:
     check = checked(shared, feed, right=right, prepare=tie, steps=2, seeds=6)
     assert [cause.setting for cause in check.causes] == ["experts", "weights"]
     assert exponent(check, "aggregate/init") == pytest.approx(0.0, abs=0.15)
-    # As under muP: N^-3/2 and N^-2, where MSSP has N^-1 of both.
+    # The exponents are those of muP, -3/2 and -2; both are -1 under MSSP.
     assert exponent(check, "backward/h2-init-init") == pytest.approx(-1.5, abs=0.15)
     assert exponent(check, "backward/A6.1") == pytest.approx(-2.0, abs=0.2)
     assert {"backward/h2-init-init", "backward/A6.1", "aggregate/A22"} <= off(check)
 
 
 def test_from_a_zero_readout_shared_experts_send_too_much_back_in_ii(feed: Feed) -> None:
-    """The readout's update is aligned with the one W3 that all share: what returns through it adds up over experts."""
+    """The readout's update is aligned with the W3 that experts share, so gradients through it add up over experts."""
     right = runs_of(Setting.of("mssp", "II", "adam"), SMALL, feed.data)
     shared = Mistake("weights", "expert_out", -0.5, "II", "adam").planted(right)
     check = checked(shared, feed, right=right, prepare=tie)

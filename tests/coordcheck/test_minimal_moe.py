@@ -41,7 +41,7 @@ COLUMNS = {
         "gradient/embedding": "-3/2 -1", "gradient/router": "-3/2 -1", "gradient/expert_in": "-3/2 -1",
         "gradient/expert_out": "-2 -2", "gradient/readout": "-1/2 0",
     },
-    # Without what is the sum of two orders at these widths: h1 moves by eight times what the experts do, D being 8.
+    # Quantities that are sums of two orders at these widths are left out: h1 moves eight times as much as the experts.
     "III": {
         "activation/embedding": "0 0", "activation/expert_in": "0 0", "activation/expert_out": "0 0",
         "effective/embedding": "zero -1/2", "effective/expert_in": "zero 0", "effective/expert_out": "zero 0",
@@ -81,7 +81,7 @@ def test_the_columns_of_mup(regime: str, name: str) -> None:
 
 @pytest.mark.parametrize("regime", ["II", "III"])
 def test_what_vanishes_vanishes_exactly_and_nothing_else_does(regime: str) -> None:
-    """All names and steps of the tables: a term is zero in one if it is in the other."""
+    """For all names and steps of the tables, a term is zero in the simulation if and only if it is in the tables."""
     compared = 0
     for name, estimates in simulation(regime).items():
         for step in (0, 1, 2):

@@ -44,7 +44,7 @@ def planned(regime: str | None = "II", optimizer: str = "adamw", **options: Any)
 
 
 def verdicts(check: Check, *kinds: str) -> dict[str, str]:
-    """Of what the layers were told, where anything is predicted of it."""
+    """The verdicts of quantities of these kinds, where anything is predicted."""
     return {
         name: each.verdict
         for name, each in check.quantities.items()
@@ -81,7 +81,7 @@ def test_gradients_of_a_gpt_fall_as_those_of_the_paper() -> None:
 
 
 def one_lr(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
-    """The plan's groups, eps and all, but for what everybody forgets."""
+    """An optimizer with the plan's groups but one learning rate for all, which is a common mistake."""
     return torch.optim.AdamW([{**group, "lr": 0.01} for group in mssp.param_groups(model, plan)])
 
 
@@ -208,7 +208,7 @@ def half(experts: int) -> int:
 
 
 def late_exponents(check: Check) -> dict[str, float]:
-    """Of what layers and their sums do from the second update on, when all of them move."""
+    """Mean exponents of layers and of their sums from the second update on, when all layers move."""
     found = {}
     for name, each in check.quantities.items():
         if name.startswith(("effective/", "aggregate/")) and name != "aggregate/cross":
@@ -226,7 +226,7 @@ def test_auxiliary_losses_move_no_exponents_under_adam() -> None:
     assert {"effective/router", "effective/expert_in", "aggregate/init", "aggregate/A21"} <= set(ours)
     for name, exponent in ours.items():
         assert theirs[name] == pytest.approx(exponent, abs=0.15), name
-    # They are there: the router moves at the first update, which nothing comes back to it from the readout for.
+    # The losses act: they move the router at the first update, when the readout sends no gradient back to it.
     assert without.quantities["effective/router"].values[32][1] == 0.0
     assert with_them.quantities["effective/router"].values[32][1] > 0.0
 

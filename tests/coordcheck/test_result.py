@@ -22,7 +22,7 @@ SCHEMA = json.loads(resources.files("mssp.coordcheck").joinpath("check.schema.js
 
 
 def losses() -> Numbers:
-    """4, 3, 2, 1 before four updates, as the mean of three seeds; unknown after the last."""
+    """Losses of three seeds with means 4, 3, 2, 1 before four updates; the loss after the last update is unknown."""
     loss = np.array([4.0, 3.0, 2.0, 1.0, np.nan])[None, :, None] + np.array([-0.5, 0.0, 0.5])
     return np.broadcast_to(loss, (3, 5, 3)).copy()
 
@@ -180,7 +180,7 @@ def test_the_schema_is_a_schema_and_bites() -> None:
 
 
 def test_json_and_back() -> None:
-    """Up to what JSON does not hold: how sure a prediction is, and which of them bind."""
+    """JSON keeps all but how certain predictions are and which of them are binding."""
     for check in (checked(), checked({"aggregate/init": law(-0.5)}), checked({"weights/expert_out": law(0.0)})):
         text = json.dumps(check.json())
         again = Check.from_json(json.loads(text))

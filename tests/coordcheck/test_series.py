@@ -63,7 +63,7 @@ def test_a_term_that_is_not_there_yet_divides_nothing() -> None:
     zero = dict.fromkeys(MEASURED, constant(0.0))
     measured = Series.of({64: zero, 128: zero}, SGD)
     assert not any(values.any() for values in measured.values.values())
-    # Nor does what was lost: it stays lost, quietly.
+    # A value that is not finite divides without a warning, and stays so.
     lost = MEASURED | {"gradient-sum/router": constant(np.nan)}
     assert np.isnan(Series.of({64: MEASURED, 128: lost}, SGD).values["rate/router"][1]).all()
 
@@ -75,7 +75,7 @@ def test_where_a_model_was_lost() -> None:
     late[0, 4, 1], early[2, 3, 0], early[1, 4:, 0] = np.inf, np.nan, np.nan
     measured = series({"effective/router": late, "aggregate/init": early, "gradient/router": fine})
     assert measured.diverged() == (256, 3)
-    # At the same update, the smaller size.
+    # If two sizes diverge at the same update, the smaller one is returned.
     late[1, 3, 2] = np.nan
     assert measured.diverged() == (128, 3)
 

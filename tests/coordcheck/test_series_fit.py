@@ -20,7 +20,7 @@ def test_exponents_and_what_seeds_leave_open(power: float, factor: float) -> Non
 
 
 def test_steps_are_averaged_seed_by_seed() -> None:
-    # After one update the seeds differ one way, after two the other: their means over the updates do not.
+    # After one update the first seed is lower, after two the second: their means over the updates are equal.
     one, two = law(0.5, spread=(-0.1, 0.1), steps=0), law(1.0, spread=(0.1, -0.1), steps=0)
     exponent = estimate(SIZES, np.concatenate([one, two], axis=1))
     assert exponent.value == pytest.approx(0.75, abs=1e-12)

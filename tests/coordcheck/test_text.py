@@ -1,4 +1,4 @@
-"""A check for people."""
+"""A check as text for people."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def checked(values: dict[str, Numbers] | None = None, **options: Any) -> Check:
 
 
 def rows(check: Check, **options: Any) -> dict[str, list[str]]:
-    """Of the table, by name: its cells."""
+    """The cells of the table by the name of the quantity."""
     return {line.split()[0]: line.split()[1:] for line in lines(check, **options) if "/" in line.partition(" ")[0]}
 
 

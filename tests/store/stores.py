@@ -62,7 +62,7 @@ def worker(path: Path, pause: float) -> subprocess.Popen[str]:
 
 @contextmanager
 def busy_worker(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has claimed a chunk and is at it for as long as it lives."""
+    """A process that has claimed a chunk and holds it as long as it lives."""
     with worker(path, 600) as process:
         try:
             assert process.stdout is not None

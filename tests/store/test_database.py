@@ -1,4 +1,4 @@
-"""The file: made whole, refused and untouched where it is not a sound store, plain in its errors."""
+"""The file of a store: it appears whole; other files are refused and left unchanged; errors are plain."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_full_disk_is_told_plainly_and_loses_nothing(study: Study) -> None:
 
 
 def refused(path: Path, message: str) -> None:
-    """Twice, creating or not, and without a trace."""
+    """Assert that a file is refused, whether or not it may be created, and that its folder stays unchanged."""
     before = {entry.name: entry.read_bytes() for entry in path.parent.iterdir() if entry.is_file()}
     for must_exist in (False, True):
         with pytest.raises(ValueError, match=message) as caught:
@@ -70,7 +70,7 @@ def refused(path: Path, message: str) -> None:
         assert "\n" not in str(caught.value)
         assert str(path) in str(caught.value)
     after = {entry.name: entry.read_bytes() for entry in path.parent.iterdir() if entry.is_file()}
-    # The index of a log that was there already is SQLite's memory, made anew by whoever reads.
+    # Every reader rewrites a log's index (-shm), which is SQLite's shared memory.
     assert {name: data for name, data in after.items() if not name.endswith("-shm")} == {
         name: data for name, data in before.items() if not name.endswith("-shm")
     }

@@ -1,4 +1,4 @@
-"""Chunks are held by those who live: processes that share the work, and those that die at it."""
+"""Living processes hold chunks: several that share a study, and some that die with a chunk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.store.stores import SETTINGS, busy_worker, claimed, new_runs, results
 
 
 def edit(path: Path, statement: str, *values: Any) -> None:
-    """Change the file behind the store's back."""
+    """Change the file without the store."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         assert database.execute(statement, values).rowcount == 1
 

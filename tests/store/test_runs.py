@@ -1,4 +1,4 @@
-"""Studies: what is added, claimed and finished comes back as it was."""
+"""Studies: runs that are added, claimed and finished are read back unchanged."""
 
 from __future__ import annotations
 

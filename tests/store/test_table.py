@@ -1,4 +1,4 @@
-"""Tables of a study: every number and text that is written comes back."""
+"""Tables of a study: every number and text that is written is read back."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_ray_gives_the_same_numbers_and_survives_a_killed_worker(tmp_path: Path)
 
 
 class Killer(Progress):
-    """Kills a worker as soon as one is at work."""
+    """Kills a worker as soon as one runs."""
 
     def __init__(self, killed: list[int]) -> None:
         super().__init__("training")

@@ -27,7 +27,7 @@ SMALL = {"points": 3, "broad_points": 3, "broad_ratio": 16.0, "lr_points": 3}
 
 
 class Surface:
-    """Best at OPTIMUM and at the learning rate 0.04, and how often it was asked."""
+    """Scores that are best at OPTIMUM and at the learning rate 0.04; ``asked`` lists the stages and their trials."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""What a table of scores says: made-up scores whose answer is known."""
+"""The answers of a table of scores, for made-up scores whose answers are known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOISE = [0.003, -0.002, 0.001, -0.002]
 
 
 def of_parabolas(top: Callable[[int], float], best: Callable[[int], float], metric: Metric = ACCURACY) -> Transfer:
-    """Parabolas in log2 of the rate, by the places and heights of their tops."""
+    """Scores on parabolas in log2 of the rate; ``top`` and ``best`` are the place and height of each top."""
     sign = 1 if metric.higher_is_better else -1
     scores = [
         Score(width, lr, seed, sign * (best(width) - 0.02 * (math.log2(lr) - top(width)) ** 2 + NOISE[seed]))

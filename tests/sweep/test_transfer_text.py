@@ -1,4 +1,4 @@
-"""Sweeps that a file keeps: the package's own is what the record says, and JSON is read back as it was."""
+"""Sweeps in files: the package's own agrees with the record, and JSON is read back unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORD = Path(__file__).parents[2] / "records" / "2026-11-16-transfer-tinyimagen
 
 
 def test_the_package_s_numbers_are_those_of_the_record() -> None:
-    """Every table of the record, cell by cell, and every verdict."""
+    """Every table and every verdict of the record is in the package's file."""
     text = RECORD.read_text(encoding="utf-8").partition("## Regime III, MSSP, SGD with twelve")[0]
     kept = transfer_text.markdown(tinyimagenet().outcomes)
     shown = [line for line in text.partition("## Every setting")[2].splitlines() if line.startswith(("|", "-", "#"))]

@@ -1,4 +1,4 @@
-"""One run in a line of JSON, and the plan it stands for."""
+"""Trials as lines of JSON, and their plans."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_comes_back_from_json_and_its_key_tells_it_apart() -> None:
 
 
 def test_a_trial_may_grow_from_a_plain_model() -> None:
-    """All schemes are one model at the base; beyond it, what differs in Regime II are the experts' second matrices."""
+    """All schemes agree at the base; beyond it, in Regime II, μP and MSSP differ in the experts' second matrices."""
     trials = {
         (scheme, width): Trial(Setting.of(scheme, "II", "sgd"), width, seed=0, lr=0.5).with_tuned(
             Tuned(1.0, base_width=64)
