@@ -50,7 +50,7 @@ class Evaluator:
         first_scores = self._mean_scores(f"{stage}, a first look", trials, short_job)
         ranked = sorted(trials, key=lambda trial: first_scores[trial.key], reverse=True)
         promising = {trial.key for trial in ranked[: -(-len(trials) // _PROMISING_DIVISOR)]}
-        # Trials that an earlier search trained to the end cost nothing, so they are chosen too.
+        # Trials that were trained to the end before cost nothing, so they are chosen too.
         study = self.store.study(study_name(self.job), self.job.settings)
         finished = {run.key for run in study.runs() if run.status in ("done", "diverged")}
         chosen = [
@@ -67,11 +67,13 @@ class Evaluator:
         return [scores[member.key] for member in trials]
 
     def _mean_scores(self, stage: str, trials: Sequence[Trial], job: Job) -> Scores:
+        """The means over seeds of the scores of trials."""
         groups = {trial.key: _with_seeds(trial, self.seeds) for trial in trials}
         scores = self._scores(stage, list(chain.from_iterable(groups.values())), job)
         return {key: fmean(scores[trial.key] for trial in group) for key, group in groups.items()}
 
     def _scores(self, stage: str, trials: Sequence[Trial], job: Job) -> Scores:
+        """The scores of trials, each with its own seed."""
         self.on_stage(stage, len(trials))
         study = carry_out(self.store, self.backend, job, self.watcher, trials, KIND)
         runs = {run.key: run for run in study.runs()}
