@@ -30,13 +30,13 @@ device_name = Constraint("auto, cpu, cuda or cuda:1", _device_name)
 
 @cache
 def this_host() -> str:
-    """A hash of the host and of the container, which has process numbers of its own."""
-    space = os.readlink("/proc/self/ns/pid") if os.path.lexists("/proc/self/ns/pid") else ""
-    return hashlib.sha256(f"{platform.node()} {text_at('/etc/machine-id')} {space}".encode()).hexdigest()[:16]
+    """A hash that stands for the host and its process numbers: a container has process numbers of its own."""
+    namespace = os.readlink("/proc/self/ns/pid") if os.path.lexists("/proc/self/ns/pid") else ""
+    return hashlib.sha256(f"{platform.node()} {text_at('/etc/machine-id')} {namespace}".encode()).hexdigest()[:16]
 
 
 def environment(device: str) -> dict[str, Any]:
-    """What results depend on beside their settings. It is kept with every run."""
+    """The versions and the machine that results may depend on, besides their settings; they are kept with every run."""
     return {
         "python": platform.python_version(),
         "numpy": _installed("numpy"),
@@ -58,7 +58,7 @@ def _installed(package: str) -> str | None:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device of that name; ``auto`` is a GPU where there is one."""
+    """The torch device that a name stands for; ``auto`` is a GPU if there is one, else the CPU."""
     import torch
 
     if device_name("device", name) == "auto":
@@ -70,7 +70,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def device_text(device: str) -> str:
-    """The device that runs are computed with, in a few words."""
+    """A device in words: the name of the GPU, or the number of CPU threads."""
     import torch
 
     picked = pick_device(device)

@@ -1,4 +1,4 @@
-"""Means over a few seeds, with what their scatter leaves open: Student's t, without a dependency."""
+"""Means over a few seeds with their 95 % confidence intervals: Student's t, without a dependency."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Estimate:
     ci: float
 
     def text(self, digits: int = 3) -> str:
-        """For people, with a minus sign that is one.
+        """The estimate as people read it, with a minus sign instead of a hyphen.
 
         >>> Estimate(-0.0001, 0.25).text(2), Estimate(-1.5, math.nan).text(1)
         ('0.00 ± 0.25', '−1.5')
         """
-        rounded = round(self.value, digits) + 0.0  # adding zero makes minus zero a plain one
+        rounded = round(self.value, digits) + 0.0  # adding zero turns -0.0 into 0.0
         ci = "" if math.isnan(self.ci) else f" ± {self.ci:.{digits}f}"
         return f"{rounded:.{digits}f}{ci}".replace("-", "−")
 
@@ -31,11 +31,12 @@ class Estimate:
 
     @property
     def excludes_zero(self) -> bool:
+        """Whether zero lies outside the confidence interval."""
         return abs(self.value) > self.ci
 
 
 def finite(value: float) -> float | None:
-    """For JSON, which has no NaN and no infinity.
+    """The number, or None for NaN and infinity, which JSON does not have.
 
     >>> finite(0.5), finite(math.nan)
     (0.5, None)
@@ -44,29 +45,29 @@ def finite(value: float) -> float | None:
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
-    """The mean over seeds with its confidence interval; values that are not finite count as missing.
+    """The mean over seeds with its confidence interval; values that are not finite are left out.
 
     >>> print(mean_of([1.0, 2.0, 3.0]))
     2.000 ± 2.484
     """
-    present = [value for value in values if math.isfinite(value)]
-    if len(present) < 2:
-        return Estimate(present[0] if present else math.nan, math.nan)
-    half = quantile(0.975, len(present) - 1) * stdev(present) / math.sqrt(len(present))
-    return Estimate(fmean(present), half)
+    numbers = [value for value in values if math.isfinite(value)]
+    if len(numbers) < 2:
+        return Estimate(numbers[0] if numbers else math.nan, math.nan)
+    half_width = quantile(0.975, len(numbers) - 1) * stdev(numbers) / math.sqrt(len(numbers))
+    return Estimate(fmean(numbers), half_width)
 
 
 def slope_of(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """The least-squares slope.
+    """The slope of the least-squares line through points (x, y).
 
     >>> slope_of([0, 1, 2], [1.0, 3.0, 5.0])
     2.0
     """
-    middle = fmean(xs)
-    spread = math.fsum((x - middle) ** 2 for x in xs)
+    mean_x = fmean(xs)
+    spread = math.fsum((x - mean_x) ** 2 for x in xs)
     if not spread:
         raise ValueError("a slope needs at least two different places")
-    return math.fsum((x - middle) * y for x, y in zip(xs, ys, strict=True)) / spread
+    return math.fsum((x - mean_x) * y for x, y in zip(xs, ys, strict=True)) / spread
 
 
 def p_greater(first: Sequence[float], second: Sequence[float]) -> float:
@@ -78,15 +79,16 @@ def p_greater(first: Sequence[float], second: Sequence[float]) -> float:
     if min(len(first), len(second)) < 2:
         return math.nan
     difference = fmean(first) - fmean(second)
-    parts = [stdev(sample) ** 2 / len(sample) for sample in (first, second)]
-    if not sum(parts):
+    samples = (first, second)
+    variances = [stdev(sample) ** 2 / len(sample) for sample in samples]  # of the two means
+    if not sum(variances):
         return 0.0 if difference > 0 else 1.0
-    weighted = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, (first, second), strict=True))
-    return 1 - cdf(difference / math.sqrt(sum(parts)), sum(parts) ** 2 / weighted)
+    weighted = sum(variance**2 / (len(sample) - 1) for variance, sample in zip(variances, samples, strict=True))
+    return 1 - cdf(difference / math.sqrt(sum(variances)), sum(variances) ** 2 / weighted)
 
 
 def cdf(t: float, freedom: float) -> float:
-    """Student's distribution function.
+    """Student's distribution function at t, for this number of degrees of freedom.
 
     >>> round(cdf(2.0, 3), 5)
     0.93034
@@ -97,7 +99,7 @@ def cdf(t: float, freedom: float) -> float:
 
 @cache
 def quantile(share: float, freedom: float) -> float:
-    """Where Student's distribution function reaches ``share``, by bisection.
+    """The t at which Student's distribution function is ``share``, found by bisection.
 
     >>> round(quantile(0.975, 4), 3)
     2.776
@@ -113,7 +115,7 @@ def _beta_share(a: float, b: float, x: float) -> float:
     """The regularised incomplete beta function, by its continued fraction (Abramowitz and Stegun 26.5.8)."""
     if x in (0.0, 1.0):
         return x
-    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly, its mirror image is fast
+    if x > (a + 1) / (a + b + 2):  # the fraction converges slowly there, and that of 1 - x fast
         return 1 - _beta_share(b, a, 1 - x)
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)

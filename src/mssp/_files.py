@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and read where they are."""
+"""Files: written whole or not at all, and read with a plain message, or an empty text, if they are missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uuid import uuid4
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file to write to, which takes the name of the path once everything is written.
+    """Gives a temporary file to write to, which is renamed to the path at the end, unless there was an error.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -30,12 +30,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 
 def file_at(path: str | Path) -> Path:
-    """The path, if a file is there."""
+    """The path, after a check that it is a file's."""
     path = Path(path)
     if not path.is_file():
         reason = "is a folder" if path.is_dir() else "does not exist"
@@ -45,6 +46,7 @@ def file_at(path: str | Path) -> Path:
 
 @cache
 def text_at(path: str) -> str:
+    """The text of a file that does not change while a program runs, or nothing if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Columns of text, aligned for terminals and for Markdown."""
+"""Tables as lines of text: with aligned columns for terminals, and in Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def number(value: float) -> str:
-    """Four significant digits, without noise.
+    """A number as text, with four significant digits.
 
     >>> number(0.0005), number(1 / 3), number(1e-13)
     ('0.0005', '0.3333', '1e-13')
@@ -20,7 +20,10 @@ def markdown_table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list
 
 
 def align(table: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side, with a line under the header. In a column, the parts of cells after a tab line up too."""
+    """The rows of a table as lines with aligned columns, and a line under the first, which is the header.
+
+    A cell may have two parts with a tab between them: the second parts of a column are aligned too.
+    """
     columns = [_aligned_cells(column) for column in zip(*table, strict=True)]
     widths = [max(map(len, column)) for column in columns]
     rows = zip(*columns, strict=True)
@@ -29,6 +32,6 @@ def align(table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _aligned_cells(column: Sequence[str]) -> list[str]:
-    parts = [cell.partition("\t") for cell in column]
-    width = max((len(head) for head, tab, _ in parts if tab), default=0)
-    return [f"{head:<{width}} {tail}" if tab else head for head, tab, tail in parts]
+    cells = [cell.partition("\t") for cell in column]
+    width = max((len(first) for first, tab, _ in cells if tab), default=0)
+    return [f"{first:<{width}} {second}" if tab else first for first, tab, second in cells]

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 import mssp
 import mssp.hf
 from mssp.hf.experts import FusedExperts, is_fused
-from mssp.hf.factors import FACTOR, factor_of
+from mssp.hf.factors import FACTOR_ATTRIBUTE, factor_of
 from mssp.hf.vocabulary import SECOND
 from mssp.planning.rules import BIASES, GAINS
 from tests.hf.tiny_models import (
@@ -102,7 +102,7 @@ def stacks(model: nn.Module) -> Iterator[tuple[str, FusedExperts]]:
 
 
 def with_factors(model: nn.Module) -> list[nn.Module]:
-    return [module for module in model.modules() if FACTOR in module.__dict__]
+    return [module for module in model.modules() if FACTOR_ATTRIBUTE in module.__dict__]
 
 
 # -- what the parameters are ------------------------------------------------------------------------------------------
@@ -310,8 +310,8 @@ def test_factors_are_set_by_the_plan(family: str) -> None:
     # K x2 halves the mean over sigmoid gates; shares of one have what was tuned alone. L x1.5 on what blocks write;
     # N x2 halves the logits of a readout that is the embedding.
     aggregation = 0.75 if GATES[family] == "sigmoid" else 1.5
-    assert [vars(module)[FACTOR] for module in experts] == pytest.approx([aggregation] * len(experts))
-    rest = sorted(vars(module)[FACTOR] for module in with_factors(model) if module not in experts)
+    assert [vars(module)[FACTOR_ATTRIBUTE] for module in experts] == pytest.approx([aggregation] * len(experts))
+    rest = sorted(vars(module)[FACTOR_ATTRIBUTE] for module in with_factors(model) if module not in experts)
     tied = [0.5] if family in {"ernie4_5_moe", "cohere2_moe"} else []
     assert rest == pytest.approx(tied + [2 / 3] * (len(rest) - len(tied)))
     assert len(rest) - len(tied) == {"granitemoeshared": 9}.get(family, 6)  # attention and feed-forward of three blocks
@@ -322,8 +322,8 @@ def test_factors_are_set_by_the_plan(family: str) -> None:
 def test_with_a_residual_factor_of_zero_blocks_are_the_identity(family: str) -> None:
     model, _ = adapted(family, readout="mup")
     for module in with_factors(model):
-        if vars(module)[FACTOR] == 2 / 3:  # L x1.5; no other factor of this plan is
-            setattr(module, FACTOR, 0.0)
+        if vars(module)[FACTOR_ATTRIBUTE] == 2 / 3:  # L x1.5; no other factor of this plan is
+            setattr(module, FACTOR_ATTRIBUTE, 0.0)
     seen: list[tuple[Tensor, Tensor]] = []
 
     def watch(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -373,7 +373,7 @@ def test_copies_keep_the_factors(family: str) -> None:
     assert torch.equal(logits(again), expected)
     mssp.verify(again, torch.optim.AdamW(mssp.param_groups(again, plan)), plan)
     for module in with_factors(again):
-        setattr(module, FACTOR, 1.0)
+        setattr(module, FACTOR_ATTRIBUTE, 1.0)
     assert not torch.allclose(logits(again), expected, rtol=1e-3)
     assert torch.equal(logits(model), expected)  # the copy's factors are its own
 

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 import mssp
 import mssp.hf
 from mssp.apply.groups import optimizer_for
-from mssp.hf.factors import FACTOR
+from mssp.hf.factors import FACTOR_ATTRIBUTE
 from tests.hf.tiny_models import config_of, initialized, model_of, plan_of, tokens
 from tests.ranks import check_on_ranks
 
@@ -88,14 +88,14 @@ def check_initial_weights() -> None:
 def check_forward_pass() -> None:
     reference = initialized(adapted(), plan("mup"))
     sharded = shard(initialized(adapted(), plan("mup")))
-    factors = sorted(vars(module)[FACTOR] for module in sharded.modules() if FACTOR in vars(module))
+    factors = sorted(vars(module)[FACTOR_ATTRIBUTE] for module in sharded.modules() if FACTOR_ATTRIBUTE in vars(module))
     assert factors == [0.5] * 4 + [1.5] * 2
     with torch.no_grad():
         expected = reference(tokens()).logits
         assert torch.allclose(sharded(tokens()).logits, expected, rtol=1e-5, atol=1e-6)
         for module in reference.modules():
-            if FACTOR in vars(module):
-                setattr(module, FACTOR, 1.0)
+            if FACTOR_ATTRIBUTE in vars(module):
+                setattr(module, FACTOR_ATTRIBUTE, 1.0)
         assert not torch.allclose(reference(tokens()).logits, expected, rtol=1e-2)
 
 

@@ -1,11 +1,12 @@
-"""Mixture-of-Experts models of Hugging Face ``transformers``, made known to every function of ``mssp``.
+"""``adapt`` makes a Mixture-of-Experts model of Hugging Face ``transformers`` describe itself to ``mssp``.
 
-    mssp.hf.adapt(model, base=small_config)      # from here on the model describes itself
+    mssp.hf.adapt(model, base=small_config)      # base: the small model that was tuned
     mssp.initialize(model, plan)
     optimizer = torch.optim.AdamW(mssp.param_groups(model, plan))
 
-``parameters`` says what the parameters are, ``probing`` how routers make gates, by running them once, and ``factors``
-where factors go. A model that is not understood is refused, with the name of its part, before anything is changed.
+The module ``parameters`` knows what the parameters are, ``probing`` finds out how routers make gates by running them
+once, and ``factors`` knows which outputs a plan multiplies. A model that is not understood is refused before anything
+in it is changed, by an error that names the part.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -21,42 +21,42 @@ from torch import nn
 from mssp._constraints import a_module, a_plan, one_of, optional, takes
 from mssp.apply.description import unwrapped
 from mssp.hf.experts import MoE, moe_layers, numbered_layers
-from mssp.hf.factors import FACTOR, attach, detach, factors_for, is_tied
+from mssp.hf.factors import FACTOR_ATTRIBUTE, attach, detach, factors_for, is_tied
 from mssp.hf.meta import STORED, config_of
-from mssp.hf.parameters import called, infos_of
+from mssp.hf.parameters import infos_of, title_of
 from mssp.hf.probing import GATE_KINDS
 from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, QUANTISED
-from mssp.planning.configs import QUANTIZATION, entries_of, family_of, read_config
+from mssp.planning.configs import QUANTIZATION, entries_of, family_of, loaded
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan
 from mssp.planning.shape import Shape
 
-# What an adapted model and its routers say of themselves (see ``mssp.apply.protocols``).
+# Attributes that ``adapt`` sets: methods of the model, and what its routers say (see ``mssp.apply.protocols``).
 _METHODS = ("param_infos", "plan_multipliers", "keep_plan")
 _ROUTING = ("gate_kind", "random_routing")
 
 
 @takes(model=a_module, plan=optional(a_plan), gate=optional(one_of(GATE_KINDS)))
 def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate: str | None = None) -> None:
-    """Make a Hugging Face MoE known to every function of ``mssp``: its roles, its sides at the base, its factors.
+    """Make a Hugging Face MoE describe its parameters, their sides at the base and its factors to ``mssp``.
 
     Args:
         model: a model of ``transformers`` with a language model's head, on any device (meta too), compiled or not.
         base: the config of the model that was tuned (a config, a mapping, a folder or a ``config.json``). Without it,
-            a model with sides that are no multiple of the width is refused.
-        plan: sets the factors of the forward pass at once, which a model read from a checkpoint needs. Otherwise
-            :func:`mssp.initialize` sets them. Either keeps plan and base in the model's config, which
+            a model is refused if a side of one of its matrices is no multiple of the width.
+        plan: sets the factors of the forward pass at once, for a model that has its weights from a checkpoint. For
+            other models :func:`mssp.initialize` sets them. Both keep plan and base in the model's config, which
             ``save_pretrained`` writes: after ``from_pretrained``, ``adapt(model)`` needs neither.
         gate: ``sigmoid``, ``softmax`` or ``renormalised``, for models whose experts are modules of their own: how such
             a model makes gates cannot be found out.
 
     The model's code does not change, and nothing is attached to a parameter. Forward hooks multiply the outputs of
     experts (by the aggregation factor, where gates are sigmoids), of modules that write to the residual stream, and of
-    a readout that is tied to the embedding. :func:`release` takes everything off again.
+    a readout that is tied to the embedding. :func:`release` removes everything that ``adapt`` added.
     """
     model = unwrapped(model)
     _refuse_what_is_not_trained_from_scratch(model)
-    base, plan = _stored(model, base, plan)
+    base, plan = _given_or_stored(model, base, plan)
     base, base_shape = (None, None) if base is None else _config_of_base(model, base)
     infos = infos_of(model, base)
     gates = _gates(model, gate)
@@ -64,8 +64,8 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     adapted = _Adapted(model, infos, Shape.from_config(model.config), is_tied(model), base, base_shape)
     if plan is not None:  # refuse it before anything is changed
         adapted.plan_multipliers(plan)
-        for _, by_plan in factors:
-            by_plan(plan)
+        for _, planned_factor in factors:
+            planned_factor(plan)
         parameters = ((name, model.get_parameter(name)) for name in infos)
         plan.resolve(
             infos[name].fitted(name, tuple(parameter.shape), infos[name].tied_as)
@@ -75,31 +75,31 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     release(model)
     for name in _METHODS:
         setattr(model, name, getattr(adapted, name))
-    for module, by_plan in factors:
-        attach(module, by_plan)
+    for module, planned_factor in factors:
+        attach(module, planned_factor)
     for moe, kind in gates.items():
         vars(moe.router).update(zip(_ROUTING, (kind, False), strict=True))
     if plan is not None:
-        for module, by_plan in factors:
-            setattr(module, FACTOR, by_plan.value(plan))
+        for module, planned_factor in factors:
+            setattr(module, FACTOR_ATTRIBUTE, planned_factor.value(plan))
         adapted.keep_plan(plan)
 
 
 def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
-    """How every MoE layer makes gates: found out by running its router, or taken from the caller."""
+    """The kind of gates of every MoE layer: found out by running its router, or taken from the caller."""
     gates: dict[MoE, str] = {moe: moe.gates().kind for moe in moe_layers(model)}
     for moe, kind in gates.items():
         if gate not in (None, kind):
             raise ValueError(f"{moe.name} makes {kind} gates, which running it shows: leave out gate {gate!r}")
-    for numbered in numbered_layers(model):
+    for layer in numbered_layers(model):
         if gate is None:
             raise ValueError(
-                f"{numbered.name} has experts that are modules of their own, and how it makes gates cannot be found "
+                f"{layer.name} has experts that are modules of their own, and how it makes gates cannot be found "
                 f"out: say gate, one of {', '.join(GATE_KINDS)}"
             )
-        gates[numbered] = gate
+        gates[layer] = gate
     if not gates:
-        raise ValueError(f"{called(model)} has no experts: this is for Mixture-of-Experts models")
+        raise ValueError(f"{title_of(model)} has no experts: this is for Mixture-of-Experts models")
     return gates
 
 
@@ -116,7 +116,7 @@ def release(model: nn.Module) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Adapted:
-    """What an adapted model says of itself, by methods that are put onto the model."""
+    """The description of an adapted model. Its public methods become methods of the model."""
 
     model: nn.Module
     infos: Mapping[str, ParamInfo]
@@ -129,7 +129,10 @@ class _Adapted:
         return self.infos
 
     def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
-        """No factor of its own: it refuses plans for another model, whose depth no parameter would show."""
+        """Refuses a plan for another model, which could differ in its depth alone, and no parameter would show that.
+
+        The model itself has no factors: its modules have them.
+        """
         base = self.base_shape
         if self.shape.with_inputs(plan.target.inputs) != plan.target:
             raise ValueError(f"the plan is for another model: its target is {plan.target}, the model is {self.shape}")
@@ -145,11 +148,11 @@ class _Adapted:
 
     def keep_plan(self, plan: Plan) -> None:
         """Keep the plan and the base in the model's config, which ``save_pretrained`` writes."""
-        kept: dict[str, Any] = {"plan": json.loads(plan.json())}
+        stored: dict[str, Any] = {"plan": json.loads(plan.json())}
         if self.base is not None:
             base = json.loads(json.dumps(dict(entries_of(config_of(self.base, like=self.model))), default=str))
-            kept["base"] = {key: value for key, value in base.items() if key != STORED}
-        setattr(self.model.config, STORED, kept)
+            stored["base"] = {key: value for key, value in base.items() if key != STORED}
+        setattr(self.model.config, STORED, stored)
 
 
 def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
@@ -158,33 +161,35 @@ def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
         raise ValueError(f"{type(model).__name__} is no model of transformers: describe it by claims (mssp.describe)")
     if hasattr(model, ADAPTERS) or any(ADAPTER_MODULE in name for name, _ in model.named_modules()):
         raise ValueError(
-            f"{called(model)} carries adapters (LoRA): plans are for models trained from scratch, not for fine-tuning"
+            f"{title_of(model)} carries adapters (LoRA): plans are for models trained from scratch, not for fine-tuning"
         )
     if getattr(model, QUANTISED, False) or getattr(config, QUANTIZATION, None) is not None:
         raise ValueError(
-            f"{called(model)} is quantised: plans are for models trained from scratch, in floating point (if its "
+            f"{title_of(model)} is quantised: plans are for models trained from scratch, in floating point (if its "
             f"weights are not, delete {QUANTIZATION} from its config)"
         )
     for name, parameter in model.named_parameters():
         if not parameter.is_floating_point():
-            raise ValueError(f"{called(model)} is quantised: {name} does not hold floating-point numbers")
+            raise ValueError(f"{title_of(model)} is quantised: {name} does not hold floating-point numbers")
 
 
 def _config_of_base(model: nn.Module, base: Any) -> tuple[Any, Shape]:
-    """The base's config and sizes. A base of another architecture is refused, and one that contradicts itself."""
-    entries = read_config(base) if isinstance(base, str | Path) else base
-    kind, own = family_of(entries), family_of(model.config)
-    if kind not in (None, own):
-        raise ValueError(f"the base is a {kind}, the model a {own}: base and target must be of one architecture")
+    """The base's config and sizes. Refuses a base of another architecture, and sizes that contradict each other."""
+    entries = loaded(base)
+    base_family, family = family_of(entries), family_of(model.config)
+    if base_family not in (None, family):
+        raise ValueError(
+            f"the base is a {base_family}, the model a {family}: base and target must be of one architecture"
+        )
     if isinstance(entries, Mapping):
         Shape.from_config(entries)  # its errors are plainer than those of the config's own class
     config = config_of(entries, like=model)
     return config, Shape.from_config(config)
 
 
-def _stored(model: nn.Module, base: Any, plan: Plan | None) -> tuple[Any, Plan | None]:
-    """The base and the plan of the caller, or those that the model's config has kept if there are none."""
-    kept = getattr(model.config, STORED, None)
-    if base is not None or plan is not None or not isinstance(kept, Mapping):
+def _given_or_stored(model: nn.Module, base: Any, plan: Plan | None) -> tuple[Any, Plan | None]:
+    """The caller's base and plan; if the caller gives neither, those that the model's config stores."""
+    stored = getattr(model.config, STORED, None)
+    if base is not None or plan is not None or not isinstance(stored, Mapping):
         return base, plan
-    return kept.get("base"), Plan.from_json(json.dumps(kept["plan"])) if "plan" in kept else None
+    return stored.get("base"), Plan.from_json(json.dumps(stored["plan"])) if "plan" in stored else None

@@ -1,16 +1,15 @@
-"""Plans from two configs of Hugging Face models: their sizes, and notes on what the paper does not cover.
+"""Plans from two configs of Hugging Face models, which warn of what the paper does not cover.
 
-This needs neither torch nor ``transformers``.
+A base is the small model that was tuned, a target the large one. Neither torch nor ``transformers`` is needed.
 """
 
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 from mssp.planning import plans
-from mssp.planning.configs import outside_the_paper, read_config
+from mssp.planning.configs import loaded, outside_the_paper
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.shape import Shape
@@ -30,7 +29,7 @@ def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
         target, base: configs as objects or mappings, or the paths of their folders or ``config.json`` files.
         settings: those of :func:`mssp.plan`.
     """
-    target, base = _read(target), _read(base)
+    target, base = loaded(target), loaded(base)
     carried = plans.plan(Shape.from_config(target), None if base is None else Shape.from_config(base), **settings)
     noted = with_notes(carried, target, base)
     for note in noted.warnings[len(carried.warnings) :]:
@@ -39,10 +38,5 @@ def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
 
 
 def with_notes(carried: Plan, target: Any, base: Any = None) -> Plan:
-    """A plan that also warns of what the configs hold that the paper does not cover."""
-    target, base = _read(target), _read(base)
+    """The plan with warnings of what is in the configs and not in the paper; without a target's config, as it is."""
     return carried if target is None else carried.with_warnings(outside_the_paper(base, target))
-
-
-def _read(config: Any) -> Any:
-    return read_config(config) if isinstance(config, str | Path) else config

@@ -1,11 +1,12 @@
-"""Factors of the forward pass in Hugging Face models: where they go, and the hook that multiplies an output.
+"""Factors of the forward pass in Hugging Face models: which outputs are multiplied, and the hook that does it.
 
 A plan has factors on the sum over experts, on what is added to the residual stream, and on the logits of a tied
-readout. Each is relative to what the model does at the base.
+readout, which is the embedding used again. They are relative to the base, the small model that was tuned: what an
+output is multiplied by there counts as 1.
 
-The factor is a plain number on the module, and the hook a plain function that reads it. So both are copied with the
-module, compiled with it, kept by FSDP and taken off again, and nothing is attached to a parameter. A model that is
-built from a checkpoint has neither: attach them again.
+A factor is a plain number on the module, and the hook a plain function that reads it. So both are copied with the
+module, compiled with it and kept by FSDP, and can be removed with :func:`detach`. A model that ``from_pretrained``
+builds has no factors and no hooks; its config has the plan, by which :func:`mssp.hf.adapt` attaches them again.
 """
 
 from __future__ import annotations
@@ -17,30 +18,30 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
+from mssp.hf import vocabulary
 from mssp.hf.probing import SIGMOID
-from mssp.hf.vocabulary import names
 from mssp.planning.plans import Plan
 
 if TYPE_CHECKING:
     from mssp.hf.experts import MoE
 
-FACTOR = "mssp_factor"
-BY_PLAN = "plan_multipliers"
+FACTOR_ATTRIBUTE = "mssp_factor"
+RULE_ATTRIBUTE = "plan_multipliers"
 _NEUTRAL = 1.0
 
 
 @dataclass(frozen=True)
-class FromPlan:
-    """A module's factor by a plan, which :func:`mssp.initialize` and :func:`mssp.verify` ask for.
+class PlannedFactor:
+    """Computes a module's factor from a plan; :func:`mssp.initialize` and :func:`mssp.verify` call it.
 
-    ``what`` names the factor for people.
+    ``label`` is what people read.
     """
 
-    what: str
+    label: str
     value: Callable[[Plan], float]
 
     def __call__(self, plan: Plan) -> Mapping[str, float]:
-        return {FACTOR: self.value(plan)}
+        return {FACTOR_ATTRIBUTE: self.value(plan)}
 
 
 def scaled_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
@@ -53,11 +54,11 @@ def scaled_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     return output * factor
 
 
-def attach(module: nn.Module, by_plan: FromPlan) -> None:
+def attach(module: nn.Module, planned_factor: PlannedFactor) -> None:
     """Multiply a module's output by a factor, which is 1 until a plan sets it.
 
     >>> layer = nn.Identity()
-    >>> attach(layer, FromPlan("residual", lambda plan: plan.multiplier("residual", relative=True)))
+    >>> attach(layer, PlannedFactor("residual", lambda plan: plan.multiplier("residual", relative=True)))
     >>> layer.mssp_factor = 0.5
     >>> import torch
     >>> layer(torch.tensor([4.0]))
@@ -66,33 +67,36 @@ def attach(module: nn.Module, by_plan: FromPlan) -> None:
     >>> layer(torch.tensor([4.0]))
     tensor([4.])
     """
-    if hasattr(module, FACTOR):
+    if hasattr(module, FACTOR_ATTRIBUTE):
         raise ValueError(f"a {type(module).__name__} has a factor already: detach it first")
-    setattr(module, FACTOR, _NEUTRAL)
-    setattr(module, BY_PLAN, by_plan)
+    setattr(module, FACTOR_ATTRIBUTE, _NEUTRAL)
+    setattr(module, RULE_ATTRIBUTE, planned_factor)
     module.register_forward_hook(scaled_output)
 
 
 def detach(module: nn.Module) -> None:
-    """Take the factor and its hook off again, if the module has them."""
+    """Remove the factor and its hook, if the module has them."""
     for key, hook in list(module._forward_hooks.items()):
         if hook is scaled_output:
             del module._forward_hooks[key]
-    for name in (FACTOR, BY_PLAN):
+    for name in (FACTOR_ATTRIBUTE, RULE_ATTRIBUTE):
         module.__dict__.pop(name, None)
 
 
 def factor_of(module: nn.Module) -> float:
     """The factor on a module's output, which is 1 if it has none."""
-    factor: float = module.__dict__.get(FACTOR, _NEUTRAL)
+    factor: float = module.__dict__.get(FACTOR_ATTRIBUTE, _NEUTRAL)
     return factor
 
 
-def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[tuple[nn.Module, FromPlan]]:
-    """Every module whose output a plan multiplies, with its factor; ``gates`` are the kinds of gates of MoE layers."""
+def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[tuple[nn.Module, PlannedFactor]]:
+    """Every module whose output a plan multiplies, with its factor.
+
+    ``gates`` maps each MoE layer to the kind of its gates.
+    """
     for moe, kind in gates.items():
-        for summed in moe.summed:
-            yield summed, AGGREGATION if kind == SIGMOID else TUNED_AGGREGATION
+        for module in moe.summed_modules:
+            yield module, AGGREGATION if kind == SIGMOID else TUNED_AGGREGATION
     for block in _blocks(model):
         writers = stream_writers(block)
         for writer in writers or (block,):
@@ -116,7 +120,7 @@ def _tuned_aggregation(plan: Plan) -> float:
 
 
 def _unknown_residual(plan: Plan) -> float:
-    """The factor of a block whose structure is not known: there is none unless the depth changes."""
+    """The factor of a block of unknown structure: 1 at the base's depth, an error at any other."""
     if _relative("residual", plan) != 1.0:
         raise ValueError(
             "the plan's residual factor is not 1, and which modules of a block write to the residual stream is not "
@@ -125,37 +129,41 @@ def _unknown_residual(plan: Plan) -> float:
     return 1.0
 
 
-AGGREGATION = FromPlan("aggregation", partial(_relative, "aggregation"))
-# Gates that are shares of one need no factor but the tuned one.
-TUNED_AGGREGATION = FromPlan("aggregation", _tuned_aggregation)
-RESIDUAL = FromPlan("residual", partial(_relative, "residual"))
-UNKNOWN_RESIDUAL = FromPlan("residual", _unknown_residual)
-LOGITS = FromPlan("tied readout", partial(_relative, "tied_readout"))
+AGGREGATION = PlannedFactor("aggregation", partial(_relative, "aggregation"))
+# Gates that sum to 1 need no scaling factor, only the aggregation multiplier that was tuned.
+TUNED_AGGREGATION = PlannedFactor("aggregation", _tuned_aggregation)
+RESIDUAL = PlannedFactor("residual", partial(_relative, "residual"))
+UNKNOWN_RESIDUAL = PlannedFactor("residual", _unknown_residual)
+LOGITS = PlannedFactor("tied readout", partial(_relative, "tied_readout"))
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
     for path, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and path.rpartition(".")[2] in names().blocks:
+        if isinstance(module, nn.ModuleList) and path.rpartition(".")[2] in vocabulary.names().blocks:
             yield from module
 
 
 def stream_writers(block: nn.Module) -> tuple[nn.Module, ...]:
-    """The modules of a block whose outputs are added to the residual stream; none if a part of the block is not known.
+    """The modules of a block whose outputs are added to the residual stream.
 
-    With all of them multiplied by zero a block is the identity, which is tested for every family.
+    Empty if a child of the block has parameters and a name that the vocabulary does not contain. With all of them
+    multiplied by zero a block is the identity, which is tested for every family.
     """
-    parts = {name: child for name, child in block.named_children() if any(True for _ in child.parameters())}
-    words = names()
-    if not set(parts) <= words.parts_of_blocks:
+    children = {name: child for name, child in block.named_children() if any(True for _ in child.parameters())}
+    names = vocabulary.names()
+    if not set(children) <= names.children_of_blocks:
         return ()
 
-    def present(names: Sequence[str]) -> list[nn.Module]:
-        return [parts[name] for name in names if name in parts]
+    def present(candidates: Sequence[str]) -> list[nn.Module]:
+        return [children[name] for name in candidates if name in children]
 
-    norms_after_attention = present(words.norms_after_attention)
-    if present(words.norms_before_mlp) or not present(words.norms_before_attention):
-        norms_after_attention += present(words.norms_of_either)
+    # A norm after a module writes to the stream in its place. Llama's name for the norm before the MLP,
+    # post_attention_layernorm, is a norm after attention in a block that has another norm before the MLP, and in one
+    # whose norms all stand after modules, which shows in that none stands before attention.
+    norms_after_attention = present(names.norms_after_attention)
+    if present(names.norms_before_mlp) or not present(names.norms_before_attention):
+        norms_after_attention += present(names.norms_after_attention_or_before_mlp)
     return (
-        *(norms_after_attention or present(words.attentions)),
-        *(present(words.norms_after_mlp) or present(words.mlps)),
+        *(norms_after_attention or present(names.attentions)),
+        *(present(names.norms_after_mlp) or present(names.mlps)),
     )

@@ -1,4 +1,4 @@
-"""A plan for the model of a Hugging Face config, by the name of every parameter."""
+"""The table of a plan for the model of a Hugging Face config: every parameter by its name, with its numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mssp._constraints import a_plan, takes
 from mssp._tables import align, markdown_table, number
 from mssp.apply.description import multipliers_of, planned_parameters
 from mssp.hf.adaptation import adapt
-from mssp.hf.factors import BY_PLAN, FromPlan
+from mssp.hf.factors import RULE_ATTRIBUTE, PlannedFactor
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import RENORMALISED
 from mssp.hf.vocabulary import Place, for_all_blocks, for_blocks
@@ -25,8 +25,8 @@ from mssp.planning.rules import BIASES, GAINS
 
 
 @dataclass(frozen=True)
-class Named:
-    """Parameters of one shape with the same values, whose names differ in the numbers of blocks alone."""
+class NamedParameters:
+    """A row of the table: parameters of one shape with equal numbers, in several blocks or experts."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class ByName:
     """A plan for one model, parameter by parameter; ``factors`` says in words which outputs are multiplied by what."""
 
     plan: Plan
-    parameters: Sequence[Named]
+    parameters: Sequence[NamedParameters]
     factors: Sequence[str]
 
     def lines(self) -> list[str]:
@@ -49,6 +49,7 @@ class ByName:
         return above + align([self._columns(), *self._rows()]) + (below if self.factors else [])
 
     def markdown(self) -> str:
+        """The plan as Markdown: a heading, the facts, the table, the factors, the warnings."""
         lines = [f"**{title(self.plan)}**", "", *(f"- {name}: {content}" for name, content in self._facts()), ""]
         lines += markdown_table(self._columns(), list(self._rows()))
         lines += ["", *(f"- {factor}" for factor in self.factors)]
@@ -56,7 +57,7 @@ class ByName:
         return "\n".join(lines).rstrip()
 
     def json(self) -> dict[str, Any]:
-        """The plan, the table as people read it, and the factors, for reports; programs read a plan file."""
+        """The plan, the table as people read it, and the factors, for reports. Programs read plan files instead."""
         table = {"header": self._columns(), "rows": list(self._rows())}
         return {"plan": document(self.plan), "parameters": table, "factors": list(self.factors)}
 
@@ -64,7 +65,7 @@ class ByName:
         return "\n".join([*self.lines(), *(f"warning: {warning}" for warning in self.plan.warnings)])
 
     def _facts(self) -> list[tuple[str, str]]:
-        """The facts of the plan without the factors of our own models: those of this one stand below the table."""
+        """The facts of the plan without the factors of ``mssp.nn``: those of this model stand below the table."""
         return [(name, content) for name, content in facts(self.plan) if name != "forward"]
 
     def _columns(self) -> list[str]:
@@ -76,51 +77,56 @@ class ByName:
             shape = " × ".join(map(str, parameter.shape))
             eps = "" if values.eps is None else number(values.eps)
             optional = self._optional(eps, number(values.grad_scale), number(values.weight_decay))
-            start, lr = _start(parameter), number(values.lr)
+            start, lr = _initial_std(parameter), number(values.lr)
             yield [parameter.name, shape, values.role, start, lr, *optional, _note(parameter)]
 
     def _optional(self, eps: str, grad_scale: str, weight_decay: str) -> list[str]:
-        """The cells of the columns that not every plan has."""
-        shown = (self.plan.eps is not None, self.plan.grad_scale, bool(self.plan.weight_decay))
-        return list(compress((eps, grad_scale, weight_decay), shown))
+        """Those of three cells of a row, or of the header, whose columns this plan has."""
+        has_column = (self.plan.eps is not None, self.plan.grad_scale, bool(self.plan.weight_decay))
+        return list(compress((eps, grad_scale, weight_decay), has_column))
 
 
 @takes(plan=a_plan)
 def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
-    """The plan for the model of a config, which is built without memory; ``base`` is the config that was tuned."""
+    """The plan for the model of a config, by parameter name; the model is built without memory.
+
+    ``base`` is the config of the model that was tuned.
+    """
     model = on_meta(config_of(target))
     adapt(model, base=None if base is None else config_of(base))
-    alike: dict[tuple[str, tuple[int, ...], Values], list[ParamInfo]] = {}
+    infos_of_row: dict[tuple[str, tuple[int, ...], Values], list[ParamInfo]] = {}
     for info, parameter, values in planned_parameters(model, plan, None):
-        alike.setdefault((for_all_blocks(info.name), tuple(parameter.shape), values), []).append(info)
-    patterns = Counter(pattern for pattern, _, _ in alike)
-    named = []
-    for (pattern, shape, values), infos in alike.items():
-        name = pattern if patterns[pattern] == 1 else _with_blocks(pattern, [info.name for info in infos])
-        named.append(Named(name, shape, infos[0], values))
+        infos_of_row.setdefault((for_all_blocks(info.name), tuple(parameter.shape), values), []).append(info)
+    rows_of_pattern = Counter(pattern for pattern, _, _ in infos_of_row)
+    rows = []
+    for (pattern, shape, values), infos in infos_of_row.items():
+        name = pattern if rows_of_pattern[pattern] == 1 else _with_blocks(pattern, [info.name for info in infos])
+        rows.append(NamedParameters(name, shape, infos[0], values))
     multipliers_of(model, plan)  # refuses a plan for another model, or from another base
     gates = {module.__dict__.get("gate_kind") for module in model.modules()}
     if RENORMALISED in gates and RENORMALISED_NOTE not in plan.warnings:  # not every family's config says so
         plan = plan.with_warnings([RENORMALISED_NOTE])
     factors = dict.fromkeys(
-        f"× {number(by_plan.value(plan))}  {for_all_blocks(path)}  ({by_plan.what})"
+        f"× {number(planned_factor.value(plan))}  {for_all_blocks(path)}  ({planned_factor.label})"
         for path, module in model.named_modules()
-        if isinstance(by_plan := module.__dict__.get(BY_PLAN), FromPlan) and by_plan.value(plan) != 1.0
+        if isinstance(planned_factor := module.__dict__.get(RULE_ATTRIBUTE), PlannedFactor)
+        and planned_factor.value(plan) != 1.0
     )
-    return ByName(plan, named, tuple(factors))
+    return ByName(plan, rows, tuple(factors))
 
 
 def _with_blocks(pattern: str, names: Sequence[str]) -> str:
-    """A pattern with the numbers of the blocks that it stands for, where other blocks differ."""
+    """A pattern with the numbers of the blocks that these names are in."""
     numbers = sorted({block for name in names if (block := Place.of(name).block) is not None})
-    # Within a run of numbers, the difference to the position stays the same.
+    # Within a run of consecutive numbers, the difference between number and position stays the same.
     by_run = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     runs = [[block for _, block in run] for _, run in by_run]
     text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return for_blocks(pattern, text)
 
 
-def _start(parameter: Named) -> str:
+def _initial_std(parameter: NamedParameters) -> str:
+    """The cell for initial values: the standard deviation, the value of gains and biases, or ``own``."""
     start, role = parameter.info.start, parameter.values.role
     if start == OWN:
         return "own"
@@ -129,6 +135,6 @@ def _start(parameter: Named) -> str:
     return number(parameter.values.init_std)
 
 
-def _note(parameter: Named) -> str:
-    also = ["also the readout"] if parameter.info.tied_readout else []
-    return ", ".join(notes(parameter.values, *also))
+def _note(parameter: NamedParameters) -> str:
+    tied = ["also the readout"] if parameter.info.tied_readout else []
+    return ", ".join(notes(parameter.values, *tied))

@@ -1,7 +1,7 @@
-"""What every parameter of a Hugging Face model is: by its name, by the flags of its class, and beside the base's.
+"""Finds out what every parameter of a Hugging Face model is: its role, its axes, and its sides at the base.
 
-The vocabulary and the classes of experts (``experts``) say what a parameter is. The model itself shows where its gains
-are neutral. The model that was tuned, built on the meta device, shows which sides have grown.
+The module ``vocabulary``, or ``experts`` for stacked experts, has the role and the axes. Running a norm shows at which
+gain it is neutral. The base is the small model that was tuned: on the meta device, it shows which sides have grown.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from mssp.planning.rules import GAINS
 
 
 def infos_of(model: nn.Module, base: Any = None) -> dict[str, ParamInfo]:
-    """What every parameter of a model is, by its clean name; with a base, its sides at the base too."""
+    """The description of every parameter of a model, by its clean name; with a base, its sides at the base too."""
     clean = name_cleaner(model)
     parameters = {clean(name): parameter for name, parameter in model.named_parameters(remove_duplicate=False)}
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     stacks = dict(_stacks(model, clean))
     infos = {name: stacks.get(name) or info_of(name, shape) for name, shape in shapes.items()}
     unknown = [name for name, info in infos.items() if info is None and parameters[name].requires_grad]
-    _refuse(unknown, shapes, f"{called(model)} has parameters")
-    at_base = None if base is None else _Base(on_meta(base, like=model))
-    head = _head_size(model)
-    neutral = NeutralGains()
+    _refuse(unknown, shapes, f"{title_of(model)} has parameters")
+    base_shapes = None if base is None else _BaseShapes(on_meta(base, like=model))
+    head_size = _head_size(model)
+    neutral_gains = NeutralGains()
     return {
-        name: _fitted(model, name, shapes, info, at_base, head, neutral)
+        name: _completed(model, name, shapes, info, base_shapes, head_size, neutral_gains)
         for name, info in infos.items()
         if info is not None
     }
 
 
-def _refuse(unknown: Sequence[str], shapes: Mapping[str, tuple[int, ...]], held: str) -> None:
+def _refuse(unknown: Sequence[str], shapes: Mapping[str, tuple[int, ...]], subject: str) -> None:
     if unknown:
-        listed = dict.fromkeys(f"{for_all_blocks(name)} {shapes[name]}" for name in unknown)
-        raise ValueError(f"{held} that are not understood: {', '.join(listed)}")
+        patterns = dict.fromkeys(f"{for_all_blocks(name)} {shapes[name]}" for name in unknown)
+        raise ValueError(f"{subject} that are not understood: {', '.join(patterns)}")
 
 
 def _stacks(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[str, ParamInfo]]:
@@ -55,38 +55,38 @@ def _stacks(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[str
                 yield f"{clean(path)}.{local}", info
 
 
-def _fitted(
+def _completed(
     model: nn.Module,
     name: str,
     shapes: Mapping[str, tuple[int, ...]],
     info: ParamInfo,
-    base: _Base | None,
-    head: int | None,
-    neutral: NeutralGains,
+    base_shapes: _BaseShapes | None,
+    head_size: int | None,
+    neutral_gains: NeutralGains,
 ) -> ParamInfo:
     """The vocabulary's description with what this model and its base add: where gains start, and which sides grow."""
-    before = None if base is None else base.shape_of(name)
+    base_shape = None if base_shapes is None else base_shapes.shape_of(name)
     if info.role == "qk_norm":
-        grows = before is not None and before != shapes[name]
-        over_heads = _of_queries(name, shapes) not in (None, (head,))
-        if over_heads and head is None:
+        grows = base_shape is not None and base_shape != shapes[name]
+        over_all_heads = _shape_of_query_norm(name, shapes) not in (None, (head_size,))
+        if over_all_heads and head_size is None:
             raise ValueError(f"{name} {shapes[name]}: heads have several sizes, and whether it is of one is not known")
-        info = replace(info, role="norm") if grows or over_heads else info
+        info = replace(info, role="norm") if grows or over_all_heads else info
     if info.role in GAINS and name.endswith(".weight"):
-        gain = neutral(model.get_submodule(name.rpartition(".")[0]), name)
+        gain = neutral_gains(model.get_submodule(name.rpartition(".")[0]), name)
         start = None if gain == 1.0 else gain
         info = info if info.start == start else replace(info, start=start)
-    if info.role == "hidden" and base is not None and before is not None and info.base_fan_in is None:
-        info = base.with_sides(info, name, before)
-    elif info.role == "hidden" and before is not None:  # a kernel of fixed size on channels that grow
-        info = replace(info, base_fan_out=before[0])
+    if info.role == "hidden" and base_shapes is not None and base_shape is not None and info.base_fan_in is None:
+        info = base_shapes.with_sides(info, name, base_shape)
+    elif info.role == "hidden" and base_shape is not None:  # a kernel of fixed size on channels that grow
+        info = replace(info, base_fan_out=base_shape[0])
     return info
 
 
-def _of_queries(name: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+def _shape_of_query_norm(name: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """The shape of the queries' norm, for a norm of queries or of keys; None for other norms.
 
-    The two norms are of one kind, and with a single key head only the shape of the queries' norm shows which.
+    Both norms are over all heads or both over one head. With a single key head only the queries' norm shows which.
     """
     for queries, keys in names().norms_of_queries_and_keys:
         if name.endswith((f"{queries}.weight", f"{keys}.weight")):
@@ -95,15 +95,15 @@ def _of_queries(name: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
 
 
 def _head_size(model: nn.Module) -> int | None:
-    """The size of an attention head, as the attention modules have it."""
-    words = names().head_sizes
-    values = {getattr(module, name) for module in model.modules() for name in words if has_attribute(module, name)}
+    """The size of an attention head, as attention modules state it; None if they state several sizes, or none."""
+    attributes = names().head_sizes
+    values = {getattr(module, name) for module in model.modules() for name in attributes if has_attribute(module, name)}
     sizes = [size for size in values if isinstance(size, int)]
-    return sizes[0] if len(sizes) == 1 else None  # some models have several
+    return sizes[0] if len(sizes) == 1 else None
 
 
-class _Base:
-    """The shapes of the model that was tuned."""
+class _BaseShapes:
+    """The shapes of the base's parameters."""
 
     def __init__(self, model: nn.Module) -> None:
         self._by_block: dict[str, dict[int | None, tuple[int, ...]]] = {}
@@ -111,12 +111,12 @@ class _Base:
             place = Place.of(name)
             self._by_block.setdefault(for_all_blocks(place.local), {})[place.block] = tuple(parameter.shape)
         self._shapes = {local: set(blocks.values()) for local, blocks in self._by_block.items()}
-        self._with_sides: dict[tuple[ParamInfo, tuple[int, ...]], ParamInfo] = {}
+        self._infos_with_sides: dict[tuple[ParamInfo, tuple[int, ...]], ParamInfo] = {}
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape of a parameter at the base: that of the same block, or of any block if all agree."""
+        """The shape of a parameter at the base: in the block of the same number, or in any block if all agree."""
         place = Place.of(name)
-        local = for_all_blocks(place.local)  # experts are alike
+        local = for_all_blocks(place.local)  # all experts of a layer have one shape
         blocks = self._by_block.get(local)
         if blocks is None:
             raise ValueError(f"the base has no {for_all_blocks(name)}: base and target must be of one architecture")
@@ -130,20 +130,20 @@ class _Base:
         return shape
 
     def with_sides(self, info: ParamInfo, name: str, shape: tuple[int, ...]) -> ParamInfo:
-        """A description with the sides that a shape at the base has. It is computed once for blocks that are alike."""
+        """The description with the sides of its shape at the base, computed once for all blocks where it is equal."""
         key = info, shape
-        if key not in self._with_sides:
+        if key not in self._infos_with_sides:
             sides = info.fitted(name, shape, info.tied_as)
-            self._with_sides[key] = replace(info, base_fan_in=sides.fan_in, base_fan_out=sides.fan_out)
-        return self._with_sides[key]
+            self._infos_with_sides[key] = replace(info, base_fan_in=sides.fan_in, base_fan_out=sides.fan_out)
+        return self._infos_with_sides[key]
 
 
 @takes(shapes=mapping)
 def checkpoint_infos(shapes: Mapping[str, tuple[int, ...]], config: Any, base: Any = None) -> dict[str, ParamInfo]:
-    """What the tensors of a checkpoint are, by their names on disk, where every matrix of every expert has one.
+    """The descriptions of a checkpoint's tensors, by their names on disk, where every matrix of every expert has one.
 
     ``config`` is that of the model that was saved, ``base`` that of the model that was tuned. A tensor that has the
-    same name in memory is described as it is there.
+    same name in memory has the same description as there.
     """
     config = config_of(config)
     in_memory = infos_of(on_meta(config), None if base is None else config_of(base))
@@ -152,7 +152,7 @@ def checkpoint_infos(shapes: Mapping[str, tuple[int, ...]], config: Any, base: A
     return {name: info.fitted(name, shapes[name], info.tied_as) for name, info in infos.items() if info is not None}
 
 
-def called(model: nn.Module) -> str:
-    """A model in words."""
-    kind = family_of(getattr(model, "config", None))
-    return type(model).__name__ + (f" (model_type '{kind}')" if kind else "")
+def title_of(model: nn.Module) -> str:
+    """The class and the family of a model, for error messages."""
+    family = family_of(getattr(model, "config", None))
+    return type(model).__name__ + (f" (model_type '{family}')" if family else "")

@@ -1,7 +1,7 @@
-"""What a foreign module does, found out by running it once: where a norm's gain is neutral, how a router makes gates.
+"""Finds out by running a module once at which weight a norm is neutral, and how a router makes gates.
 
-Neither is read off a name. The module runs on inputs and weights made here, so that its own parameters stay as they
-are, and may be on the meta device.
+No name tells either. The module runs on inputs and weights that are made here, so its own parameters stay as they are,
+and may be on the meta device.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def neutral_gain(norm: nn.Module, name: str) -> float:
     """
     size = norm.get_parameter("weight").numel()
     x = _normals(_TOKENS, size)
-    by_one, by_two = (_run(norm, {"weight": float(weight)}, [(x,), (x, torch.ones_like(x))], name) for weight in (1, 2))
-    ratio = (by_two / by_one)[by_one.abs() > _TOLERANCE]
+    at_1, at_2 = (_run(norm, {"weight": float(weight)}, [(x,), (x, torch.ones_like(x))], name) for weight in (1, 2))
+    ratio = (at_2 / at_1)[at_1.abs() > _TOLERANCE]
     for start, expected in ((1.0, 2.0), (0.0, 1.5)):
         if torch.allclose(ratio, torch.full_like(ratio, expected), atol=_TOLERANCE):
             return start
@@ -36,7 +36,7 @@ def neutral_gain(norm: nn.Module, name: str) -> float:
 
 
 class NeutralGains:
-    """The neutral gains of many norms, where norms that must compute the same are run once.
+    """The neutral gains of many norms. Norms that must compute the same are run once.
 
     Two norms share a run if their class agrees, the names, shapes and types of their tensors, and every attribute.
     Plain values agree by value, other objects only if they are the same object. A norm with hooks, or with modules
@@ -44,36 +44,36 @@ class NeutralGains:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Any, float] = {}
+        self._gain_of_state: dict[Any, float] = {}
 
     def __call__(self, norm: nn.Module, name: str) -> float:
         state = _state(norm)
         if state is None:
             return neutral_gain(norm, name)
-        if state not in self._known:
-            self._known[state] = neutral_gain(norm, name)
-        return self._known[state]
+        if state not in self._gain_of_state:
+            self._gain_of_state[state] = neutral_gain(norm, name)
+        return self._gain_of_state[state]
 
 
 def _state(module: nn.Module) -> Any:
-    """All that a module's forward pass depends on, without the numbers in its tensors; None if that is not all."""
+    """All that a forward pass depends on besides the numbers in tensors; None if hooks or inner modules add to it."""
     if module._modules or any(hooks for name, hooks in vars(module).items() if name.endswith("_hooks")):
         return None
     tensors = [*module._parameters.items(), *module._buffers.items()]
     return (
         type(module),
         *((name, None if tensor is None else (tuple(tensor.shape), tensor.dtype)) for name, tensor in tensors),
-        *((name, _comparable(value)) for name, value in vars(module).items() if name not in _TORCHS_OWN),
+        *((name, _comparable(value)) for name, value in vars(module).items() if name not in _ATTRIBUTES_OF_ALL),
     )
 
 
-# The attributes of every module: tensors and hooks are compared separately, and the others only decide what is saved.
-_TORCHS_OWN = frozenset(vars(nn.Module())) - {"training"}
+# The attributes of every module. Tensors and hooks are compared separately, and the others only decide what is saved.
+_ATTRIBUTES_OF_ALL = frozenset(vars(nn.Module())) - {"training"}
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
 def _comparable(value: object) -> Any:
-    """A value that equals another's if both are plain and equal, or are the same object."""
+    """Stands for a value: two of these are equal if both values are plain and equal, or are the same object."""
     if isinstance(value, _PLAIN):
         return type(value), value
     if isinstance(value, tuple):
@@ -86,9 +86,9 @@ class Gates:
     """How a router makes gates.
 
     Args:
-        kind: ``sigmoid``, ``softmax`` (of all experts), or ``renormalised``, where the gates of the chosen experts are
-            shares of one or of another constant.
-        score: ``sigmoid`` or ``softmax``: what is renormalised, or the kind itself.
+        kind: ``sigmoid``, ``softmax`` (over all experts), or ``renormalised``, where the gates of the chosen experts
+            sum to 1 or to another constant.
+        score: ``sigmoid`` or ``softmax``: the scores that are renormalised, or the kind itself.
     """
 
     kind: str
@@ -106,34 +106,35 @@ def gates_of(router: nn.Module, width: int, experts: int, name: str) -> Gates:
         raise ValueError(f"{name} does not return (logits, gates, chosen): how it makes gates is not known")
     logits, gates, chosen = tensors
     # Renormalised gates are the scores times a number that is the same for all experts of a token.
-    shares = _constant(gates.sum(-1), over_tokens=True)
+    renormalised = _constant(gates.sum(-1), over_tokens=True)
     for score, scores in ((SOFTMAX, logits.softmax(-1)), (SIGMOID, logits.sigmoid())):
-        if _constant(gates / scores.gather(-1, chosen), over_tokens=not shares):
-            return Gates(RENORMALISED if shares else score, score)
+        if _constant(gates / scores.gather(-1, chosen), over_tokens=not renormalised):
+            return Gates(RENORMALISED if renormalised else score, score)
     raise ValueError(f"{name} makes gates that are none of {SIGMOID}, {SOFTMAX} and {RENORMALISED}: there is no rule")
 
 
 def _constant(x: Tensor, over_tokens: bool) -> bool:
-    """Whether a tensor [tokens, ...] holds one number; or one for each token, unless ``over_tokens``."""
+    """Whether a tensor [tokens, ...] holds the same number everywhere; within each token, unless ``over_tokens``."""
     mean = x.mean() if over_tokens else x.mean(-1, keepdim=True)
     return torch.allclose(x, mean.expand_as(x), rtol=_TOLERANCE)
 
 
 def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tuple[Tensor, ...]], name: str) -> Any:
-    """What the module returns for the first of the calls that it takes.
+    """What the module returns for the first of the calls that raises no error.
 
-    Parameters with a name in ``weights`` hold that value (None: random ones), other parameters and buffers hold 0.
+    Parameters with a name in ``weights`` hold that value (None: random numbers), other parameters and buffers hold 0.
     """
     state = {}
     for key, tensor in (*module.named_parameters(), *module.named_buffers()):
         value = weights.get(key.rpartition(".")[2], 0.0)
         shape = tuple(tensor.shape)
-        normals = _normals(*shape, seed=1)  # not those of the inputs: a token that is an expert's row saturates gates
+        # Not the seed of the inputs: a token that equals an expert's row of the router would saturate its gate.
+        normals = _normals(*shape, seed=1)
         state[key] = normals / shape[-1] ** 0.5 if value is None else torch.full_like(normals, value)
         if not tensor.is_floating_point():
             state[key] = state[key].to(tensor.dtype)
     failure: Exception | None = None
-    # The caller's defaults (dtype, device, autocast) have no say here, and random states stay as they are.
+    # The caller's device and autocast do not apply here, and torch's random states stay as they are.
     with (
         torch.no_grad(),
         torch.device("cpu"),
@@ -143,8 +144,8 @@ def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tu
         for args in calls:
             try:
                 return functional_call(module, state, args)
-            except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:  # another signature
-                failure = failure or error
+            except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+                failure = failure or error  # the module may have another signature: try the next call
     raise ValueError(f"{name} ({type(module).__name__}) does not run on a batch of vectors: {failure}")
 
 

@@ -1,4 +1,4 @@
-"""The Trainer of ``transformers`` with a plan: its optimizer, and a callback that watches over it.
+"""A plan in the Trainer of ``transformers``: a factory for its optimizer, and a callback that checks the training.
 
     Trainer(model, args, ..., optimizer_cls_and_kwargs=mssp.hf.optimizer_factory(plan),
             callbacks=[mssp.hf.PlanCallback(plan)])
@@ -60,27 +60,27 @@ def samples_of(model: nn.Module) -> Samples:
     return samples
 
 
-def differing(model: nn.Module, kept: Samples) -> list[str]:
-    """The parameters whose entries differ from the samples that were kept."""
-    return [name for name, entries in samples_of(model).items() if name in kept and kept[name] != entries]
+def unread_parameters(model: nn.Module, saved: Samples) -> list[str]:
+    """The names of parameters whose entries differ from the samples that were saved: their weights were not read."""
+    return [name for name, entries in samples_of(model).items() if name in saved and saved[name] != entries]
 
 
 def read_again(model: nn.Module, folder: Path) -> None:
-    """Read every weight of a checkpoint in place: the parameters stay those that an optimizer holds."""
-    saved = type(model).from_pretrained(folder, dtype="auto")  # type: ignore[attr-defined]
+    """Read every weight of a checkpoint into the model's own parameters, which the optimizer holds."""
+    saved_model = type(model).from_pretrained(folder, dtype="auto")  # type: ignore[attr-defined]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(saved.get_parameter(name))
+            parameter.copy_(saved_model.get_parameter(name))
 
 
 PLAN_FILE = "plan.json"
 # The values of a group that its plan sets and nothing changes; a schedule moves ``lr`` alone.
-_OF_THE_PLAN = ("initial_lr", "lr_scale", "lr_mult", "eps", "grad_scale", "weight_decay", "betas")
-_ADAMS_BETAS = (0.9, 0.999)  # torch's and the Trainer's, where a plan's recipe says nothing
-# The RMS of so many random entries is well within a tenth of their standard deviation.
+_PLANNED_KEYS = ("initial_lr", "lr_scale", "lr_mult", "eps", "grad_scale", "weight_decay", "betas")
+_DEFAULT_BETAS = (0.9, 0.999)  # those of torch and of the Trainer, for a plan whose recipe has none
+# The RMS of 2000 random entries differs from their standard deviation by far less than a tenth.
 _ENOUGH_ENTRIES, _TOLERANCE = 2000, 0.1
-# What may change when training goes on: more steps, another batch. (Betas are compared in the groups.)
-_RECIPES = ("recipe.", "tuned_with.")
+# The parts of a plan that may change when training is resumed: more steps, another batch. (Groups show other betas.)
+_RECIPE_PATHS = ("recipe.", "tuned_with.")
 
 
 @takes(plan=a_plan)
@@ -94,7 +94,8 @@ def optimizer_factory(plan: Plan) -> tuple[Callable[[], Callable[..., Optimizer]
 
 
 def _factory() -> Callable[..., Optimizer]:
-    return _optimizer_of_plan  # the Trainer calls a factory without arguments, and what it returns with the model
+    """The Trainer calls this without arguments, and the function it returns with the model and the plan."""
+    return _optimizer_of_plan
 
 
 def _optimizer_of_plan(model: nn.Module, plan: Plan) -> Optimizer:
@@ -106,16 +107,19 @@ def _optimizer_of_plan(model: nn.Module, plan: Plan) -> Optimizer:
 
 
 def _refuse_state_of_another_plan(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Loading an optimizer's state overwrites the groups' values; torch only compares numbers of parameters."""
+    """A hook before loading a state, which overwrites the groups' values: torch only counts their parameters."""
     other_plan = "the checkpoint's optimizer was made by another plan:"
     remedy = f"resume with the {PLAN_FILE} in the checkpoint's folder"
-    here, there = optimizer.param_groups, state["param_groups"]
-    named_here, named_there = ([group.get("name") for group in groups] for groups in (here, there))
-    if named_here != named_there or any(len(a["params"]) != len(b["params"]) for a, b in zip(here, there, strict=True)):
-        differing = sorted({str(name) for name in set(named_here) ^ set(named_there)}) or ["their parameters"]
-        raise ValueError(f"{other_plan} its groups differ in {', '.join(differing)}; {remedy}")
-    for planned, saved in zip(here, there, strict=True):
-        for key in _OF_THE_PLAN:
+    planned_groups, saved_groups = optimizer.param_groups, state["param_groups"]
+    planned_sizes, saved_sizes = (
+        [(group.get("name"), len(group["params"])) for group in groups] for groups in (planned_groups, saved_groups)
+    )
+    if planned_sizes != saved_sizes:
+        differing_names = {name for name, _ in planned_sizes} ^ {name for name, _ in saved_sizes}
+        differences = sorted(map(str, differing_names)) or ["their parameters"]
+        raise ValueError(f"{other_plan} its groups differ in {', '.join(differences)}; {remedy}")
+    for planned, saved in zip(planned_groups, saved_groups, strict=True):
+        for key in _PLANNED_KEYS:
             if key in planned and not same_values(saved.get(key), planned[key]):
                 raise ValueError(
                     f"{other_plan} group '{planned['name']}' has {key} {saved.get(key)} there, {planned[key]} by this "
@@ -145,16 +149,16 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
         self._rates: dict[str, float] = {}
 
     def state(self) -> dict[str, Any]:
-        """What the Trainer keeps of a callback in a checkpoint's ``trainer_state.json``."""
+        """What the Trainer saves of this callback in a checkpoint's ``trainer_state.json``."""
         weights: Samples = {} if self._model is None else samples_of(self._model)
         return {"args": {"plan": self.plan.json()}, "attributes": {"weights": weights}}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        kept = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         optimizer = inner_optimizer(kwargs["optimizer"])
-        self._refuse_another_plan(Plan.from_json(kept["args"]["plan"]))
+        self._refuse_another_plan(Plan.from_json(saved["args"]["plan"]))
         if any("lr_scale" not in group for group in optimizer.param_groups):
             raise ValueError(
                 "the Trainer's optimizer was not made by a plan: pass "
@@ -163,7 +167,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
         self._model = unwrapped(kwargs["model"])
         verify(self._model, optimizer, self.plan)
         if state.global_step:
-            _read_what_is_missing(self._model, args, state, kept["attributes"].get("weights", {}))
+            _read_missing_weights(self._model, args, state, saved["attributes"].get("weights", {}))
         else:
             self._warn_of_other_weights(self._model)
         self._warn_of_ignored(args)
@@ -191,7 +195,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = _checkpoint(args, state)
-        if not args.should_save:  # another process does it
+        if not args.should_save:  # another process saves
             return
         if not folder.is_dir():  # a search over hyperparameters has folders of its own
             warnings.warn(f"{PLAN_FILE} is not written: there is no folder {folder}", PlanWarning, stacklevel=2)
@@ -209,7 +213,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
 
     def _refuse_another_plan(self, trained_with: Plan) -> None:
         for path, *values in trained_with.diff(self.plan).entries:
-            if not path.startswith(_RECIPES):
+            if not path.startswith(_RECIPE_PATHS):
                 there, here = ("not given" if value is plan_file.MISSING else value for value in values)
                 raise ValueError(
                     f"the checkpoint was trained with another plan: {path} is {there} there, {here} here; "
@@ -217,10 +221,10 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
                 )
 
     def _warn_of_other_weights(self, model: nn.Module) -> None:
-        """Warn of a large matrix that does not start as planned: it has the model's own start, or was trained."""
+        """Warn of the first large matrix that has other weights than the plan's: not initialized, or trained before."""
         for info, parameter, values in planned_parameters(model, self.plan, None):
-            std, drawn = values.init_std, parameter.numel() // (info.experts or 1)
-            if info.role in GAINS | BIASES or drawn < _ENOUGH_ENTRIES or isinstance(parameter, DTensor):
+            std, entries = values.init_std, parameter.numel() // (info.experts or 1)  # experts may start equal
+            if info.role in GAINS | BIASES or entries < _ENOUGH_ENTRIES or isinstance(parameter, DTensor):
                 continue
             rms = float(parameter.detach().float().square().mean().sqrt())
             if abs(rms - std) > _TOLERANCE * std:
@@ -234,38 +238,39 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
     def _warn_of_ignored(self, args: TrainingArguments) -> None:
         """Warn of settings of the Trainer that somebody has changed and that the plan's optimizer replaces."""
         plan = self.plan
-        beta1, beta2 = plan.recipe.betas or _ADAMS_BETAS
+        beta1, beta2 = plan.recipe.betas or _DEFAULT_BETAS
         numbers = {"learning_rate": plan.lr, "weight_decay": plan.weight_decay, "adam_epsilon": plan.eps}
         numbers |= {"adam_beta1": beta1, "adam_beta2": beta2}
         defaults = {field.name: field.default for field in fields(TrainingArguments)}
         ignored: list[tuple[str, object, object]] = [
-            (name, getattr(args, name), by_plan)
-            for name, by_plan in numbers.items()
-            if getattr(args, name) not in (by_plan, defaults[name])
+            (name, getattr(args, name), planned)
+            for name, planned in numbers.items()
+            if getattr(args, name) not in (planned, defaults[name])
         ]
         optimizer = str(getattr(args.optim, "value", args.optim))
         if not optimizer.startswith("adamw_torch"):  # the default, which has several spellings
             ignored.append(("optim", optimizer, plan.optimizer))
-        for name, value, by_plan in ignored:
-            message = f"{name} {value} of the Trainer's arguments has no effect: the plan's is {by_plan}"
+        for name, value, planned in ignored:
+            message = f"{name} {value} of the Trainer's arguments has no effect: the plan's is {planned}"
             warnings.warn(message, PlanWarning, stacklevel=2)
 
 
-def _read_what_is_missing(model: nn.Module, args: TrainingArguments, state: TrainerState, kept: Samples) -> None:
+def _read_missing_weights(model: nn.Module, args: TrainingArguments, state: TrainerState, saved: Samples) -> None:
     """Read the weights that the Trainer did not take from the checkpoint it resumes from.
 
-    The Trainer does not say where that is: two places are tried, and the samples show whether one was right.
+    The Trainer does not say in which folder that is. Two folders are tried, and the samples show whether one was right.
     """
     for folder in (_checkpoint(args, state), Path(str(args.resume_from_checkpoint))):
-        if differing(model, kept) and (folder / "config.json").is_file():
+        if unread_parameters(model, saved) and (folder / "config.json").is_file():
             read_again(model, folder)
-    lost = differing(model, kept)
-    if lost:
+    unread = unread_parameters(model, saved)
+    if unread:
         raise ValueError(
-            f"{lost[0]} is not what it was in the checkpoint, from which the Trainer did not read it: build the "
+            f"{unread[0]} is not what it was in the checkpoint, from which the Trainer did not read it: build the "
             "model by from_pretrained of the checkpoint's folder, adapt it, and resume then"
         )
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    """The folder of the checkpoint of the current step."""
     return Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")

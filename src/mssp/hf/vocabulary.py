@@ -1,16 +1,16 @@
-"""What Hugging Face models call their parts: a vocabulary as plain data, and how a name is read with it.
+"""What Hugging Face models call their modules and parameters: names as plain data, and functions that read names.
 
-Some sixty families share a few dozen names. A model with a name that is not here is refused. Stacks of experts need no
-names: their class says what they are (``STACK_FLAGS``).
+Some sixty families share a few dozen names. A model with a parameter whose name is not here is refused. Stacks of
+experts need no names: their class says what they are (``STACK_FLAGS``).
 
 Adding a family
 ---------------
 1. Here: write one ``Names`` with the names that no other family has yet, and put it into ``ENTRIES``. Its fields say
-   which names are needed: the modules of a block (factors go to those that write to the residual stream), the router,
-   and every parameter with its role. A block with a part that no field names has no known structure, and can be planned
-   at the base's depth alone.
-2. In ``mssp.planning.configs``: a word in ``_SIZES`` for each key that only this family's configs have, and the family
-   in ``_SHARES_OF_ONE`` if its gates sum to one without a flag that says so.
+   which names are needed: the modules of a block (a plan multiplies the outputs of those that write to the residual
+   stream), the router, and every parameter with its role. If no field names a module of a block, models of the family
+   can be planned at the depth of the base (the small model that was tuned) alone.
+2. In ``mssp.planning.configs``: an entry in ``_SIZES`` for each key that only this family's configs have, and the
+   family in ``_SHARES_OF_ONE`` if its gates sum to one without a flag that says so.
 3. In ``tests/hf/tiny_models.py``: its sizes in ``FAMILIES``, for which the tests of all families then run. What a
    router does and where gains are neutral needs no entry: both are found out by running the modules.
 
@@ -30,25 +30,25 @@ from mssp.planning.parameter import OWN, ParamInfo
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """Names that belong together, by what they name. Patterns are regular expressions for whole names.
+    """The names of a family, or of several, by what they name. Patterns are regular expressions for whole names.
 
     Args:
-        trunks: what stands in front of the names of all parameters in a model that is part of a larger one.
+        trunks: prefixes of all names in a model that is part of a larger one.
         blocks: the list of blocks.
         attentions, mlps: modules of a block whose outputs are added to the residual stream.
-        norms_before_attention, norms_after_attention, norms_before_mlp, norms_after_mlp: the norms beside them. Where
-            there is a norm after a module, its output is what is added.
-        norms_of_either: norms that stand before the MLP, or after attention in blocks with another norm before the MLP
-            or with none before attention.
+        norms_before_attention, norms_after_attention, norms_before_mlp, norms_after_mlp: the norms of these modules'
+            inputs and outputs. The output of a norm after a module is added to the stream in place of the module's.
+        norms_after_attention_or_before_mlp: norms whose name does not tell which they are. They stand after attention
+            in blocks with another norm before the MLP or with none before attention, and else before the MLP.
         final_norms: the norm between the last block and the readout.
-        routers: the router beside a layer's experts.
-        expert_lists: the list of experts that are modules of their own.
+        routers: the router of an MoE layer.
+        expert_lists: the list of an MoE layer's experts, if they are modules of their own.
         last_matrices: the last matrix of attention, of a dense layer or of an expert: the output is linear in it.
         head_sizes: attributes of attention modules that hold the size of a head.
         norms_of_queries_and_keys: pairs of the norms of queries and of keys, which are over all heads or over one.
-        parameters: those of a block, by the pattern of their names inside it.
-        parameters_outside: those of no block.
-        kernels: convolutions in which each channel has a kernel of its own, in a block.
+        parameters: the descriptions of a block's parameters, by the pattern of their names inside the block.
+        parameters_outside: those of parameters outside of blocks.
+        kernels: patterns of a block's convolutions in which each channel has a kernel of its own.
     """
 
     trunks: Sequence[str] = ()
@@ -59,7 +59,7 @@ class Names:
     norms_after_attention: Sequence[str] = ()
     norms_before_mlp: Sequence[str] = ()
     norms_after_mlp: Sequence[str] = ()
-    norms_of_either: Sequence[str] = ()
+    norms_after_attention_or_before_mlp: Sequence[str] = ()
     final_norms: Sequence[str] = ()
     routers: Sequence[str] = ()
     expert_lists: Sequence[str] = ()
@@ -71,20 +71,22 @@ class Names:
     kernels: Sequence[str] = ()
 
     @property
-    def parts_of_blocks(self) -> frozenset[str]:
-        """The modules that a block of known structure may have."""
-        norms = (*self.norms_before_attention, *self.norms_after_attention, *self.norms_before_mlp)
-        return frozenset({*self.attentions, *self.mlps, *norms, *self.norms_after_mlp, *self.norms_of_either})
+    def children_of_blocks(self) -> frozenset[str]:
+        """The names of all modules that a block may have, if its structure is to be known."""
+        norms_at_attention = (*self.norms_before_attention, *self.norms_after_attention)
+        norms_at_mlp = (*self.norms_before_mlp, *self.norms_after_mlp, *self.norms_after_attention_or_before_mlp)
+        return frozenset({*self.attentions, *self.mlps, *norms_at_attention, *norms_at_mlp})
 
     @cached_property
     def patterns(self) -> Patterns:
+        """The regular expressions that these names are compiled to."""
         return Patterns.of(self)
 
 
 _LINEAR = ParamInfo("hidden", layout="out in")
 _BIAS = ParamInfo("bias")
 _GAIN = ParamInfo("norm")
-# A gain on a head or on a low rank. If its size grows it becomes a "norm".
+# A gain on a head or on a low rank. If its size grows, it is planned as a "norm".
 _SMALL_GAIN = ParamInfo("qk_norm")
 
 _MOE = r"(?:mlp|block_sparse_moe|feed_forward)"
@@ -101,7 +103,7 @@ _USUAL = Names(
     norms_after_attention=("post_self_attn_layernorm",),
     norms_before_mlp=("pre_mlp_layernorm", "pre_feedforward_layernorm"),
     norms_after_mlp=("post_mlp_layernorm", "post_feedforward_layernorm"),
-    norms_of_either=("post_attention_layernorm",),
+    norms_after_attention_or_before_mlp=("post_attention_layernorm",),
     final_norms=("norm", "norm_f", "final_layernorm"),
     routers=("gate", "router"),
     expert_lists=("experts",),
@@ -116,7 +118,7 @@ _USUAL = Names(
         r"self_attn\.(?:q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight": _LINEAR,
         r"self_attn\.(?:q_a_proj|kv_a_proj_with_mqa)\.bias": _BIAS,
         r"self_attn\.(?:q_norm|k_norm|q_layernorm|k_layernorm|q_a_layernorm|kv_a_layernorm)\.weight": _SMALL_GAIN,
-        # One logit for each head, by which a token may attend to nothing: its gradient is that of a bias.
+        # One logit for each head, which lets a token attend to nothing: its gradient is like that of a bias.
         r"self_attn\.sinks": _BIAS,
         # Dense layers and shared experts.
         rf"{_FFN}\.(?:gate|up|down)_proj\.weight": _LINEAR,
@@ -133,7 +135,7 @@ _USUAL = Names(
         rf"{_EXPERT}\.(?:down_proj|w2)\.weight": ParamInfo("expert_out", layout="out in"),
         rf"{_EXPERT}\.(?:gate_proj|up_proj|w1|w3)\.bias": ParamInfo("expert_in_bias"),
         rf"{_EXPERT}\.(?:down_proj|w2)\.bias": ParamInfo("expert_out_bias"),
-        # Norms of the stream.
+        # Norms of the residual stream.
         r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm\.weight": _GAIN,
         r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm\.bias": _BIAS,
     },
@@ -145,7 +147,7 @@ _USUAL = Names(
         r"lm_head\.weight": ParamInfo("readout", layout="out in"),
     },
 )
-# Qwen's linear attention (gated delta rule): parameters of one number for each head start as its authors say.
+# Qwen's linear attention (gated delta rule). Parameters with one number for each head keep the model's own start.
 _LINEAR_ATTENTION = Names(
     attentions=("linear_attn",),
     last_matrices=("out_proj",),
@@ -156,7 +158,7 @@ _LINEAR_ATTENTION = Names(
     },
     kernels=(r"linear_attn\.conv1d\.weight",),
 )
-# A shared expert beside the layer of routed ones (Granite).
+# A shared expert that stands outside of the MoE layer (Granite).
 _SHARED_MLP = Names(
     mlps=("shared_mlp",),
     last_matrices=("output_linear",),
@@ -169,12 +171,12 @@ _SHARED_MLP = Names(
 )
 ENTRIES: tuple[Names, ...] = (_USUAL, _LINEAR_ATTENTION, _SHARED_MLP)
 
-# What a class of stacked experts says of itself in transformers, in every family: how many there are, whether they are
-# gated, have biases, keep inputs first, and keep gate and up in halves rather than interleaved.
+# The flags that every class of stacked experts has in transformers: how many experts there are, whether they are gated,
+# have biases, keep inputs first, and keep gate and up in halves rather than interleaved.
 STACK_FLAGS = ("num_experts", "has_gate", "has_bias", "is_transposed", "is_concatenated")
-# Its tensors; a bias is called as its stack with the suffix.
+# The tensors of such a class; a bias has the name of its stack with the suffix.
 GATED_FIRST, PLAIN_FIRST, SECOND, BIAS_SUFFIX = "gate_up_proj", "up_proj", "down_proj", "_bias"
-# Its activation, with gates or without, and the flag of a norm after each expert.
+# The activation of such a class, with gates or without, and the flag of a norm after each expert.
 GATED_ACTIVATION, PLAIN_ACTIVATION, NORM_AFTER_EXPERT = "_apply_gate", "act_fn", "has_post_expert_norm"
 # Signs that a model is not trained from scratch: an attribute and a part of modules' names (adapters), and a flag.
 ADAPTERS, ADAPTER_MODULE, QUANTISED = "peft_config", "lora_", "is_quantized"
@@ -182,24 +184,24 @@ ADAPTERS, ADAPTER_MODULE, QUANTISED = "peft_config", "lora_", "is_quantized"
 
 def names() -> Names:
     """The names of all entries together."""
-    return _together(ENTRIES)
+    return _merged(ENTRIES)
 
 
 @cache
-def _together(entries: tuple[Names, ...]) -> Names:
-    together: dict[str, Any] = {}
+def _merged(entries: tuple[Names, ...]) -> Names:
+    merged: dict[str, Any] = {}
     for name in (item.name for item in fields(Names)):
         values = [getattr(entry, name) for entry in entries]
         if isinstance(values[0], Mapping):
-            together[name] = {pattern: info for value in values for pattern, info in value.items()}
+            merged[name] = {pattern: info for value in values for pattern, info in value.items()}
         else:
-            together[name] = tuple(word for value in values for word in value)
-    return Names(**together)
+            merged[name] = tuple(item for value in values for item in value)
+    return Names(**merged)
 
 
 @dataclass(frozen=True)
 class Patterns:
-    """The regular expressions that are made of names."""
+    """The regular expressions that an entry's names are compiled to."""
 
     block: re.Pattern[str]
     trunk: re.Pattern[str]
@@ -210,17 +212,17 @@ class Patterns:
     parameters_outside: Mapping[re.Pattern[str], ParamInfo]
 
     @classmethod
-    def of(cls, names: Names) -> Patterns:
-        trunk = "".join(rf"(?:{name}\.)?" for name in names.trunks)
-        blocks, lists = "|".join(names.blocks), "|".join(names.expert_lists)
+    def of(cls, entry: Names) -> Patterns:
+        trunk = "".join(rf"(?:{name}\.)?" for name in entry.trunks)
+        blocks, lists = "|".join(entry.blocks), "|".join(entry.expert_lists)
         return cls(
             block=re.compile(rf"{trunk}(?:{blocks})\.(\d+)\.(.+)"),
             trunk=re.compile(rf"{trunk}(.+)"),
-            kernels=[re.compile(pattern) for pattern in names.kernels],
+            kernels=[re.compile(pattern) for pattern in entry.kernels],
             expert_number=re.compile(rf"(?P<list>\.(?:{lists})\.)\d+(?=\.)"),
             block_numbers=re.compile(rf"(?P<list>(?:{blocks})\.)\*"),
-            parameters={re.compile(pattern): info for pattern, info in names.parameters.items()},
-            parameters_outside={re.compile(pattern): info for pattern, info in names.parameters_outside.items()},
+            parameters={re.compile(pattern): info for pattern, info in entry.parameters.items()},
+            parameters_outside={re.compile(pattern): info for pattern, info in entry.parameters_outside.items()},
         )
 
 
@@ -242,7 +244,9 @@ class Place:
 
 
 def info_of(name: str, shape: tuple[int, ...]) -> ParamInfo | None:
-    """What a parameter is by its name; None if the vocabulary does not have it. Only convolutions need ``shape``.
+    """The description of a parameter by its name, None if the vocabulary does not have it.
+
+    ``shape`` is read for convolutions alone.
 
     >>> info_of("model.layers.3.mlp.gate.weight", (8, 64)).role
     'router'

@@ -99,7 +99,7 @@ def own_layer(moe: MoE) -> MoELayer:
 
 def stacked_layer(moe: experts.FusedMoE) -> MoELayer:
     """A MoE layer of another library, whose experts are called with (tokens, chosen, gates)."""
-    router, stack, kind = moe.matrix, moe.experts, moe.gates()
+    router, stack, kind = moe.matrix_module, moe.experts, moe.gates()
 
     def routings(passed: Passed) -> list[Routing]:
         calls = []

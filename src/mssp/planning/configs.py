@@ -63,6 +63,11 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return content
 
 
+def loaded(config: Any) -> Any:
+    """The content of a config that is given by its path; any other config as it is."""
+    return read_config(config) if isinstance(config, str | Path) else config
+
+
 def entries_of(config: Any) -> Config:
     """A config, which is a mapping or has a ``to_dict()``, as a mapping; of a multimodal model its part for text."""
     entries = config.to_dict() if hasattr(config, "to_dict") else config
