@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mssp.data import Dataset, Split
-from mssp.data.generated import _transformed, spectra
+from mssp.data.generated import _walsh_hadamard, spectra
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_every_input_has_mean_zero_and_rms_one(whole: Dataset) -> None:
 
 def test_the_power_of_a_frequency_falls_as_in_images(whole: Dataset) -> None:
     """Of the noise and of the classes' means; the transform is its own inverse."""
-    frequencies = _transformed(whole.train.inputs.astype(np.float64))
+    frequencies = _walsh_hadamard(whole.train.inputs.astype(np.float64))
     means = np.stack([frequencies[whole.train.targets == k].mean(0) for k in range(100)])
     noise = frequencies - means[whole.train.targets]
     log_f = np.log(np.arange(1, 65))
@@ -44,7 +44,7 @@ def test_the_power_of_a_frequency_falls_as_in_images(whole: Dataset) -> None:
 
 
 def test_the_transform_is_orthogonal_up_to_its_size() -> None:
-    matrix = _transformed(np.eye(16))
+    matrix = _walsh_hadamard(np.eye(16))
     assert (matrix @ matrix.T == 16 * np.eye(16)).all()
     assert (np.abs(matrix) == 1).all()
 

@@ -1,4 +1,4 @@
-"""Inputs with a class each, in two parts, and the order in which training sees them.
+"""Datasets for classification: inputs and their classes, in a part for training and a part for validation.
 
 Inputs stay as they were stored, which for images is bytes. One multiplication and one addition per number normalise
 them, so a device can hold the bytes and normalise a batch at a time.
@@ -31,7 +31,7 @@ class Split:
 
     Args:
         inputs: uint8 images [n, height, width, C] or float32 vectors [n, D].
-        targets: the class of each, int64 [n].
+        targets: the classes of the inputs, int64 [n].
     """
 
     inputs: npt.NDArray[Any]
@@ -52,7 +52,7 @@ class Split:
 )
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A classification problem.
+    """A classification problem: inputs in two parts, and how they are normalised.
 
     >>> images = np.full((2, 1, 1, 3), 255, dtype=np.uint8)
     >>> split = Split(images, np.array([0, 1]))
@@ -61,8 +61,8 @@ class Dataset:
     (3, [1.0, 2.0, 1.0])
 
     Args:
-        mean, std: inputs are normalised as (x - mean) / std, after bytes were divided by 255. Each is one number, or
-            one per entry of the last axis. The defaults leave float32 inputs as they are.
+        mean, std: inputs are normalised as (x - mean) / std, after bytes were divided by 255. Both are one number, or
+            one number per entry of the last axis. The defaults leave float32 inputs as they are.
         source: where the data come from, for people.
     """
 
@@ -77,10 +77,10 @@ class Dataset:
     def __post_init__(self) -> None:
         for part in PARTS:
             _check_split(f"{self.name}'s {part}", getattr(self, part), self.classes)
-        train, validation = _described(self.train.inputs), _described(self.validation.inputs)
-        if train != validation:
+        train_kind, validation_kind = _kind_of(self.train.inputs), _kind_of(self.validation.inputs)
+        if train_kind != validation_kind:
             raise ValueError(
-                f"{self.name}'s train inputs are {train} and its validation inputs {validation}: "
+                f"{self.name}'s train inputs are {train_kind} and its validation inputs {validation_kind}: "
                 "both must be of one kind"
             )
         channels = self.train.inputs.shape[-1]
@@ -113,16 +113,18 @@ class Dataset:
     def scale_and_shift(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Two vectors [D]: a flattened input x, as float32, is normalised by x * scale + shift."""
         shape = self.train.inputs.shape[1:]
-        unit = 255.0 if self.train.inputs.dtype == np.uint8 else 1.0
+        largest_input = 255.0 if self.train.inputs.dtype == np.uint8 else 1.0
         mean, std = np.array(self.mean), np.array(self.std)
-        scale, shift = (np.broadcast_to(numbers, shape).reshape(-1) for numbers in (1 / (unit * std), -mean / std))
+        scale, shift = (
+            np.broadcast_to(numbers, shape).reshape(-1) for numbers in (1 / (largest_input * std), -mean / std)
+        )
         return scale.astype(np.float32), shift.astype(np.float32)
 
     def prepared(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Inputs [n, ...] as a model takes them: flattened and normalised, float32 [n, D]."""
-        expected, got = _described(self.train.inputs), _described(inputs)
-        if got != expected:
-            raise ValueError(f"{self.name}'s inputs are {expected}, got {got}")
+        expected, kind = _kind_of(self.train.inputs), _kind_of(inputs)
+        if kind != expected:
+            raise ValueError(f"{self.name}'s inputs are {expected}, got {kind}")
         scale, shift = self.scale_and_shift()
         flat = inputs.reshape(len(inputs), -1).astype(np.float32)  # a copy, which the next lines change in place
         flat *= scale
@@ -134,12 +136,12 @@ class Dataset:
         return single_pass(seed, len(self.train), batch, steps, things="examples", name=self.name)
 
     def first_classes(self, classes: int) -> Dataset:
-        """The same problem with the examples of its first ``classes`` classes alone."""
+        """The same problem with the examples of its first classes only."""
         if positive_int("classes", classes) > self.classes:
             raise ValueError(f"{self.name} has {self.classes} classes, {classes} were asked for")
         if classes == self.classes:
             return self
-        train, validation = (_taken(split, split.targets < classes) for split in (self.train, self.validation))
+        train, validation = (_selection(split, split.targets < classes) for split in (self.train, self.validation))
         return replace(self, classes=classes, train=train, validation=validation)
 
 
@@ -153,7 +155,7 @@ def subset(split: Split, count: int, seed: int = 0) -> Split:
     """
     if count > len(split):
         raise ValueError(f"a subset of {count} examples was asked for, there are {len(split)}")
-    return _taken(split, order(len(split), "subset", seed)[:count])
+    return _selection(split, order(len(split), "subset", seed)[:count])
 
 
 def update_with_array(digest: hashlib._Hash, array: npt.NDArray[Any]) -> None:
@@ -163,12 +165,13 @@ def update_with_array(digest: hashlib._Hash, array: npt.NDArray[Any]) -> None:
     digest.update(array.reshape(-1).view(np.uint8).data)
 
 
-def _taken(split: Split, examples: npt.NDArray[Any]) -> Split:
-    """Some examples of a split, chosen by index or by a mask."""
+def _selection(split: Split, examples: npt.NDArray[Any]) -> Split:
+    """The examples of a split with these indices, or for which this mask is true."""
     return Split(split.inputs[examples], split.targets[examples])
 
 
 def _check_split(name: str, split: Split, classes: int) -> None:
+    """Refuse inputs and targets of a wrong type or shape, classes that do not exist, and NaN."""
     inputs, targets = split.inputs, split.targets
     if inputs.dtype not in (np.uint8, np.float32) or inputs.ndim < 2 or not prod(inputs.shape[1:]):
         raise ValueError(
@@ -189,6 +192,6 @@ def _check_split(name: str, split: Split, classes: int) -> None:
         raise ValueError(f"{name} inputs must be finite, example {first} holds NaN or infinity")
 
 
-def _described(inputs: npt.NDArray[Any]) -> str:
-    """The type and the shape of one input."""
+def _kind_of(inputs: npt.NDArray[Any]) -> str:
+    """The type and the shape of one input, in words."""
     return f"{inputs.dtype} of {' x '.join(map(str, inputs.shape[1:]))}"

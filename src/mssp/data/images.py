@@ -1,13 +1,13 @@
-"""Image sets from files: one .npz, or a folder with one folder per class.
+"""Datasets from files: from one .npz, or from a folder with one folder of images per class.
 
 Nothing is ever unpickled: an .npz that holds Python objects is refused.
 
-Images in files are sorted into classes by their folders:
+The folder of an image says its class:
 
     train/<class>/*.png    val/<class>/*.png                             one folder per class
     train/<class>/*.png    val/images/*.png  val/val_annotations.txt     TinyImageNet: a table says the classes
 
-The files lie in a folder or in a zip archive, which is read in place: nothing is unpacked.
+The files are in a folder, or in a zip archive, which is read without unpacking it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from mssp._constraints import Constraint, UnfitError, kind_of, optional, path, p
 from mssp._files import file_at, replacing
 from mssp.data.dataset import PARTS, Dataset, Split
 
-# Means and deviations of ImageNet's channels, which are customary for the photographs of any set.
+# Means and standard deviations of ImageNet's channels, which are customary for photographs of any dataset.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 KEYS = ("train_inputs", "train_targets", "validation_inputs", "validation_targets")
 KERAS_KEYS = ("x_train", "y_train", "x_test", "y_test")
-_OPTIONAL = ("mean", "std", "classes", "name", "source")
+_OPTIONAL_KEYS = ("mean", "std", "classes", "name", "source")
 
 
 @takes(path=path, classes=optional(positive_int), mean=optional(some_numbers), std=optional(some_numbers))
@@ -47,13 +47,14 @@ def from_npz(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Dataset:
-    """A dataset from an .npz file, as :func:`save_npz` writes it or as Keras does.
+    """A dataset from an .npz file that :func:`save_npz` has written, or that has Keras's names.
 
     Args:
         path: the file. It holds ``train_inputs``, ``train_targets``, ``validation_inputs`` and ``validation_targets``
             (or ``x_train``, ``y_train``, ``x_test`` and ``y_test``), and may hold ``mean``, ``std`` and ``classes``.
         classes: how many classes to keep, from the first.
-        mean, std: they replace those in the file. Where there are none at all, images of three channels get ImageNet's.
+        mean, std: they replace those in the file. If there are none in either place, images of three channels get
+            ImageNet's.
     """
     path = file_at(path)
     arrays = _arrays(path)
@@ -83,7 +84,7 @@ def from_npz(
 
 @takes(dataset=kind_of(Dataset), path=path)
 def save_npz(dataset: Dataset, path: str | Path) -> None:
-    """Write a dataset so that :func:`from_npz` reads it back. The file is written whole or not at all."""
+    """Write a dataset to a file that :func:`from_npz` reads. The file is written whole or not at all."""
     path = Path(path)
     if path.suffix != ".npz":
         raise ValueError(f"a dataset is saved as .npz, got the name {path.name}")
@@ -91,7 +92,7 @@ def save_npz(dataset: Dataset, path: str | Path) -> None:
     for part in PARTS:
         split: Split = getattr(dataset, part)
         arrays |= {f"{part}_inputs": split.inputs, f"{part}_targets": split.targets}
-    arrays |= {key: np.array(getattr(dataset, key)) for key in _OPTIONAL}
+    arrays |= {key: np.array(getattr(dataset, key)) for key in _OPTIONAL_KEYS}
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
@@ -148,8 +149,8 @@ def of_images(
 ) -> Dataset:
     """A dataset of images in files; see :func:`from_folder` for the arguments."""
     classes, train, validation = labelled_images(files, classes)
-    # Both parts at once, since both must be of one size.
-    pixels = decoded(files, [image for image, _ in [*train, *validation]], size)
+    # Both parts together, since all images must be of one size.
+    pixels = pixels_of(files, [image for image, _ in [*train, *validation]], size)
     targets = np.array([label for _, label in [*train, *validation]], dtype=np.int64)
     mean, std = _statistics(pixels, mean, std, stored={})
     return Dataset(
@@ -164,14 +165,14 @@ def of_images(
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an .npz by their keys. Those under keys that mean nothing here are not read, and stay empty."""
+    """The arrays of an .npz by their keys. Those under other keys than a dataset's are not read, and stay empty."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
                 key = member.removesuffix(".npy")
                 arrays[key] = np.empty(0)
-                if key in (*KEYS, *KERAS_KEYS, *_OPTIONAL):
+                if key in (*KEYS, *KERAS_KEYS, *_OPTIONAL_KEYS):
                     with archive.open(member) as file:
                         arrays[key] = np.lib.format.read_array(file, allow_pickle=False)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
@@ -182,7 +183,7 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _in_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Floating-point numbers in the precision of a dataset; bytes stay."""
+    """Floating-point numbers as float32; arrays of other types stay as they are."""
     return array.astype(np.float32, copy=False) if np.issubdtype(array.dtype, np.floating) else array
 
 
@@ -206,7 +207,7 @@ def _statistics(
     std: Sequence[float] | None,
     stored: Mapping[str, npt.NDArray[Any]],
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and deviation: the caller's, else those stored in a file, else ImageNet's for bytes in three channels."""
+    """Mean and standard deviation: the caller's, or those stored, or ImageNet's for bytes in three channels."""
     if (mean is None) != (std is None):
         raise ValueError("mean and std belong together: give both or neither")
     if mean is not None and std is not None:
@@ -227,13 +228,19 @@ def _numbers(name: str, stored: npt.NDArray[Any]) -> Sequence[float]:
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 VALIDATION_FOLDERS = ("val", "validation", "test")
 ANNOTATIONS = "val_annotations.txt"
-# Images per task: enough to make a task worth its handling.
+# Images per task of the thread pool: with fewer, handing out tasks would take most of the time.
 _BLOCK = 64
 
 
 @dataclass(frozen=True)
 class Files:
-    """The files below a folder, by their names inside it, with slashes. ``place`` is the folder, for messages."""
+    """The files of a folder and its subfolders.
+
+    Args:
+        place: the folder, for error messages.
+        names: the files' paths inside the folder, with slashes.
+        read: gives the content of a file by its name.
+    """
 
     place: str
     names: Sequence[str]
@@ -241,48 +248,48 @@ class Files:
 
 
 def files_in_folder(folder: Path) -> Files:
-    # Links are followed: large sets often lie elsewhere.
+    """The files of a folder. Links are followed, since large datasets are often on another disk."""
     walk = os.walk(folder, followlinks=True)
     names = [Path(inner, name).relative_to(folder).as_posix() for inner, _, files in walk for name in files]
     return Files(str(folder), names, lambda name: (folder / name).read_bytes())
 
 
 def files_in_zip(archive: zipfile.ZipFile, folder: str) -> Files:
-    """The files below one folder of an open archive, without those whose names lead out of it."""
+    """The files in one folder of an open archive, without those whose names lead out of the folder."""
     prefix = f"{folder}/"
     inside = [name.removeprefix(prefix) for name in archive.namelist() if name.startswith(prefix)]
     names = [name for name in inside if ".." not in name.split("/")]
     return Files(f"{archive.filename}/{folder}", names, lambda name: archive.read(prefix + name))
 
 
-Labelled = list[tuple[str, int]]  # names of images, each with the number of its class
+LabelledImages = list[tuple[str, int]]  # names of images, each with the number of its class
 
 
-def labelled_images(files: Files, classes: int | None = None) -> tuple[int, Labelled, Labelled]:
+def labelled_images(files: Files, classes: int | None = None) -> tuple[int, LabelledImages, LabelledImages]:
     """How many classes there are, and their images for training and for validation.
 
     ``classes`` is how many classes to keep, in the order of their names; None keeps all.
     """
     images = [name for name in sorted(files.names) if _is_image(name)]
-    in_train = [name for name in images if name.startswith("train/") and name.count("/") >= 2]
-    if not in_train:
+    train_images = [name for name in images if name.startswith("train/") and name.count("/") >= 2]
+    if not train_images:
         raise ValueError(f"{files.place} has no images in train/<class>/: put one folder per class into train")
-    number = {name: i for i, name in enumerate(sorted({_class_of(name) for name in in_train}))}
-    if classes is not None and positive_int("classes", classes) > len(number):
-        raise ValueError(f"{files.place} has {len(number)} classes, {classes} were asked for")
+    number_of = {name: i for i, name in enumerate(sorted({_class_of(name) for name in train_images}))}
+    if classes is not None and positive_int("classes", classes) > len(number_of):
+        raise ValueError(f"{files.place} has {len(number_of)} classes, {classes} were asked for")
     folder = next((part for part in VALIDATION_FOLDERS if any(name.startswith(f"{part}/") for name in images)), None)
     if folder is None:
         raise ValueError(f"{files.place} has no images for validation: put them into val/<class>/")
     if f"{folder}/{ANNOTATIONS}" in files.names:
-        labelled = _annotated(files, folder, images)
+        validation = _annotated_images(files, folder, images)
     else:
-        labelled = [(name, _class_of(name)) for name in images if name.startswith(f"{folder}/")]
-    for name, label in labelled:
-        if label not in number:
+        validation = [(name, _class_of(name)) for name in images if name.startswith(f"{folder}/")]
+    for name, label in validation:
+        if label not in number_of:
             raise ValueError(f"{files.place}/{name} is of class {label!r}, which train does not have")
-    kept = len(number) if classes is None else classes
-    train = [(name, number[_class_of(name)]) for name in in_train if number[_class_of(name)] < kept]
-    return kept, train, [(name, number[label]) for name, label in labelled if number[label] < kept]
+    count = len(number_of) if classes is None else classes
+    train = [(name, number_of[_class_of(name)]) for name in train_images if number_of[_class_of(name)] < count]
+    return count, train, [(name, number_of[label]) for name, label in validation if number_of[label] < count]
 
 
 def _is_image(name: str) -> bool:
@@ -290,15 +297,16 @@ def _is_image(name: str) -> bool:
 
 
 def _class_of(name: str) -> str:
+    """The name of the class's folder, which is the second in the name of an image."""
     return name.split("/")[1]
 
 
-def _annotated(files: Files, folder: str, names: Sequence[str]) -> list[tuple[str, str]]:
+def _annotated_images(files: Files, folder: str, images: Sequence[str]) -> list[tuple[str, str]]:
     """Validation images with their classes, in the order of TinyImageNet's table.
 
-    A line of it is a file name, a class, and a box that is not needed here, separated by tabs.
+    A line of the table is a file name, a class, and a box that is not needed here, separated by tabs.
     """
-    labelled, present = [], set(names)
+    annotated, names = [], set(images)
     table = f"{folder}/{ANNOTATIONS}"
     for number, line in enumerate(files.read(table).decode("utf-8", errors="replace").splitlines(), 1):
         columns = line.split("\t")
@@ -306,26 +314,26 @@ def _annotated(files: Files, folder: str, names: Sequence[str]) -> list[tuple[st
         if len(columns) < 2:
             raise ValueError(f"{place} must be a file name, a tab and a class, got {line!r}")
         name = f"{folder}/images/{columns[0]}"
-        if name not in present:
+        if name not in names:
             raise ValueError(f"{place} names {columns[0]!r}, which is not in {folder}/images")
-        labelled.append((name, columns[1]))
-    return labelled
+        annotated.append((name, columns[1]))
+    return annotated
 
 
-def decoded(files: Files, names: Sequence[str], size: int | tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
-    """The pixels of images of one size, [n, height, width, 3]; grey ones get three equal channels.
+def pixels_of(files: Files, names: Sequence[str], size: int | tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
+    """The pixels of images of one size, [n, height, width, 3]; grey images get three equal channels.
 
     Args:
-        size: resize all to this height and width; without it they must be of one size.
+        size: resize all images to this height and width; without it they must be of one size.
     """
     height_width = None if size is None else _height_and_width(size)
-    image = pillow_image()
-    first = _pixels(image, files, names[0], height_width)
+    pillow = pillow_image()
+    first = _decoded_image(pillow, files, names[0], height_width)
     out = np.empty((len(names), *first.shape), dtype=np.uint8)
 
     def fill(start: int) -> None:
         for i in range(start, min(start + _BLOCK, len(names))):
-            pixels = _pixels(image, files, names[i], height_width)
+            pixels = _decoded_image(pillow, files, names[i], height_width)
             if pixels.shape != first.shape:
                 raise ValueError(
                     f"{files.place}/{names[i]} is {pixels.shape[1]} x {pixels.shape[0]} pixels, {names[0]} is "
@@ -333,31 +341,32 @@ def decoded(files: Files, names: Sequence[str], size: int | tuple[int, int] | No
                 )
             out[i] = pixels
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow lets go of the interpreter while it decodes
-        list(pool.map(fill, range(0, len(names), _BLOCK)))  # raises what a task raised, and begins no others then
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow releases the interpreter's lock while it decodes
+        list(pool.map(fill, range(0, len(names), _BLOCK)))  # raises what a task raised, and then starts no more tasks
     return out
 
 
 def pillow_image() -> Any:
-    """The module ``PIL.Image``, which nothing but images in files needs."""
+    """The module ``PIL.Image``, which is needed for images in files only."""
     try:
         return import_module("PIL.Image")
     except ImportError:
         raise ValueError("images are read by Pillow, which is not installed: install mssp[data]") from None
 
 
-def _pixels(image: Any, files: Files, name: str, height_width: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+def _decoded_image(pillow: Any, files: Files, name: str, height_width: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+    """The pixels of one image, [height, width, 3]."""
     try:
         data = files.read(name)
     except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{files.place}/{name} cannot be read ({error})") from None
     try:
-        with image.open(io.BytesIO(data)) as picture:
+        with pillow.open(io.BytesIO(data)) as picture:
             rgb = picture.convert("RGB")
             if height_width is not None:
-                rgb = rgb.resize(height_width[::-1], image.Resampling.BILINEAR)
+                rgb = rgb.resize(height_width[::-1], pillow.Resampling.BILINEAR)
             return np.asarray(rgb, dtype=np.uint8)
-    except Exception as error:  # decoders raise whatever a broken file makes them trip over
-        # Pillow would name its buffer in memory.
-        reason = "of no known format" if isinstance(error, image.UnidentifiedImageError) else error
+    except Exception as error:  # a broken file can make decoders raise any kind of error
+        # For an unknown format, Pillow's message would name its buffer in memory, not the file.
+        reason = "of no known format" if isinstance(error, pillow.UnidentifiedImageError) else error
         raise ValueError(f"{files.place}/{name} is not a whole image ({reason}): replace or remove it") from error

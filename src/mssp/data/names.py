@@ -1,4 +1,4 @@
-"""Data sets by name or path."""
+"""``load`` makes or reads a dataset by its name or its path."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from mssp.data.dataset import Dataset
 
-# The module of the function that makes a dataset; the function has the name of the dataset.
-_MAKERS = {"clusters": "generated", "spectra": "generated", "tinyimagenet": "downloads", "cifar10": "downloads"}
-NAMES = tuple(_MAKERS)
+# The module of ``mssp.data`` with the function that makes a dataset, by the name of both function and dataset.
+_MODULES = {"clusters": "generated", "spectra": "generated", "tinyimagenet": "downloads", "cifar10": "downloads"}
+NAMES = tuple(_MODULES)
 
 
 def load(name_or_path: str | Path, **options: Any) -> Dataset:
@@ -27,11 +27,11 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
     5
 
     Args:
-        options: of the function that makes it: :func:`mssp.data.generated.clusters`,
+        options: those of the function that makes the dataset: :func:`mssp.data.generated.clusters`,
             :func:`mssp.data.generated.spectra`, :func:`mssp.data.downloads.tinyimagenet`,
             :func:`mssp.data.downloads.cifar10`, :func:`from_npz` or :func:`from_folder`.
     """
-    name, make = str(name_or_path), known("data", name_or_path)
+    name, make = str(name_or_path), _dataset_maker("data", name_or_path)
     allowed = inspect.signature(make).parameters
     for option in options:
         if option not in allowed:
@@ -39,13 +39,13 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
     return make(**options)
 
 
-def _maker(name_or_path: Any) -> Callable[..., Dataset]:
-    """The function that makes a dataset of its options."""
+def _maker_of(name_or_path: Any) -> Callable[..., Dataset]:
+    """The function that makes the dataset of a name or a path from its options."""
     if not isinstance(name_or_path, str | Path) or not str(name_or_path):
         raise UnfitError
     name, path = str(name_or_path), Path(name_or_path)
-    if name in _MAKERS:
-        make: Callable[..., Dataset] = getattr(import_module(f"mssp.data.{_MAKERS[name]}"), name)
+    if name in _MODULES:
+        make: Callable[..., Dataset] = getattr(import_module(f"mssp.data.{_MODULES[name]}"), name)
         return make
     if name == "python" or path.suffix in {".txt", ".xz"}:
         function = "python_source()" if name == "python" else f"from_text_file({name!r})"
@@ -57,4 +57,4 @@ def _maker(name_or_path: Any) -> Callable[..., Dataset]:
     return partial(from_folder if path.is_dir() else from_npz, path)
 
 
-known = Constraint(f"one of {', '.join(NAMES)}, an .npz file or a folder of images", _maker)
+_dataset_maker = Constraint(f"one of {', '.join(NAMES)}, an .npz file or a folder of images", _maker_of)

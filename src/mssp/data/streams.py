@@ -1,7 +1,7 @@
 """Random numbers that are the same bits on every machine.
 
-Philox is a counter-based generator of integers, whose words are the same in every version of numpy. The normals and
-permutations that numpy makes of them need not be, so both are made here, by operations on integers.
+Philox is a counter-based generator of 64-bit integers (words), which are the same in every version of numpy. The
+normals and permutations that numpy makes of words need not be, so both are made here, by operations on integers.
 
 >>> order(3, "order", 0).tolist()
 [0, 2, 1]
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mssp._constraints import positive_int, whole
 
-# A mask for two of the four 16-bit numbers in a word, and one for its lower half.
+# A mask for two of the four 16-bit numbers in a word, and a mask for its lower half.
 _LANES = np.uint64(0x0000FFFF0000FFFF)
 _LOW = np.uint64(0xFFFFFFFF)
 # How many normals are made at a time: few enough that the words stay in cache.
@@ -38,7 +38,7 @@ def words(count: int, *key: str | int) -> npt.NDArray[np.uint64]:
 
 
 def order(count: int, *key: str | int) -> npt.NDArray[np.int64]:
-    """A permutation of ``count`` things: the indices that sort as many random words."""
+    """A permutation of 0 to ``count`` - 1: the indices that sort as many random words."""
     return np.argsort(words(count, *key), kind="stable").astype(np.int64)
 
 
@@ -52,20 +52,20 @@ def exact_normals(count: int, *key: str | int) -> npt.NDArray[np.float32]:
     source = generator(*key)
     out = np.empty(count, dtype=np.float32)
     for start in range(0, count, _CHUNK):
-        part = out[start : start + _CHUNK]
-        raw = source.random_raw(3 * len(part))
+        chunk = out[start : start + _CHUNK]
+        raw = source.random_raw(3 * len(chunk))
         # A word holds two sums, one in each half of 32 bits: twelve numbers of 16 bits do not overflow it.
         lanes = (raw & _LANES) + ((raw >> np.uint64(16)) & _LANES)
         lanes = lanes[0::3] + lanes[1::3] + lanes[2::3]
         sums = (lanes & _LOW) + (lanes >> np.uint64(32))
-        part[:] = (sums.astype(np.int64) - 6 * 65535) * 2.0**-16
+        chunk[:] = (sums.astype(np.int64) - 6 * 65535) * 2.0**-16
     return out
 
 
 def single_pass(
     seed: SupportsIndex, count: int, batch: SupportsIndex, steps: SupportsIndex, things: str, name: str
 ) -> npt.NDArray[np.int64]:
-    """Which of ``count`` things each step takes, [steps, batch]; no thing is taken twice.
+    """Which of ``count`` things each step takes, [steps, batch]; none is taken twice.
 
     The order depends on the seed and the count alone, so a run of fewer steps takes the same first batches.
     """

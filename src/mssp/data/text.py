@@ -25,8 +25,8 @@ from mssp._files import file_at
 from mssp.data.dataset import PARTS, update_with_array
 from mssp.data.streams import single_pass
 
-# Left out of the standard library: installed packages, tests, demonstrations, and files that a build wrote.
-_LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "__pycache__"})
+# Folders and beginnings of file names that are no part of the text: installed packages, tests, what a build wrote.
+_EXCLUDED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "__pycache__"})
 _WRITTEN_BY_BUILDS = ("config-", "_sysconfigdata")
 _CHUNK = 1 << 20
 
@@ -34,7 +34,7 @@ _CHUNK = 1 << 20
 @takes(name=word, vocabulary=at_least(2, 256), train=an_array, validation=an_array, source=word)
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Text in two parts.
+    """A text as tokens, in a part for training and a part for validation.
 
     >>> text = np.frombuffer(b"all in one line", dtype=np.uint8)
     >>> tokens = Tokens("line", 256, train=text, validation=text)
@@ -42,7 +42,7 @@ class Tokens:
     [b'all i', b'ne li']
 
     Args:
-        vocabulary: tokens lie below it; 256 for bytes.
+        vocabulary: the number of different tokens, which are 0 to ``vocabulary`` - 1; 256 for bytes.
         train, validation: uint8 [n].
         source: where the text comes from, for people.
     """
@@ -54,8 +54,6 @@ class Tokens:
     source: str = ""
 
     def __post_init__(self) -> None:
-        if not 2 <= positive_int("vocabulary", self.vocabulary) <= 256:
-            raise ValueError(f"{self.name}'s vocabulary must be of 2 to 256 tokens, got {self.vocabulary}")
         for part in PARTS:
             tokens: npt.NDArray[np.uint8] = getattr(self, part)
             if tokens.dtype != np.uint8 or tokens.ndim != 1:
@@ -76,10 +74,10 @@ class Tokens:
         return digest.hexdigest()[:16]
 
     def window_starts(self, part: str, seed: int, batch: int, length: int, steps: int) -> npt.NDArray[np.int64]:
-        """Where the windows of each step start, [steps, batch]: a single pass, in an order the seed decides.
+        """Where the windows of each step start, [steps, batch]: a single pass, in an order that the seed decides.
 
-        A window is ``length`` inputs and, one token later, as many targets: ``length + 1`` tokens, of which the last is
-        the first input of the next window.
+        A window has ``length + 1`` tokens. All but the last are inputs, and the token after an input is its target. The
+        last token is also the first input of the next window of the text.
         """
         if part not in PARTS:
             raise ValueError(f"unknown part {part!r} of {self.name}: use one of {', '.join(PARTS)}")
@@ -90,7 +88,7 @@ class Tokens:
 
     def windows(self, part: str, seed: int, batch: int, length: int, steps: int) -> Iterator[npt.NDArray[np.uint8]]:
         """The windows of each step, [batch, length + 1], one step at a time."""
-        starts = self.window_starts(part, seed, batch, length, steps)  # not in the generator: mistakes raise at once
+        starts = self.window_starts(part, seed, batch, length, steps)  # outside the generator: errors come at once
         tokens: npt.NDArray[np.uint8] = getattr(self, part)
         return (tokens[row[:, None] + np.arange(length + 1)] for row in starts)
 
@@ -99,20 +97,19 @@ class Tokens:
 def python_source(validation_share: float = 0.02) -> Tokens:
     """The source of the running Python's standard library, with a zero byte after every file.
 
-    The name of a file decides whether it is for training or for validation, so it is on the same side in every version
+    The name of a file decides whether it is for training or for validation, so it is in the same part in every version
     of Python. The text differs between versions, and so does its checksum.
 
     Args:
         validation_share: the approximate share of files for validation.
     """
-    between(0, 1)("validation_share", validation_share)
     root = Path(sysconfig.get_path("stdlib"))
     version = ".".join(map(str, sys.version_info[:3]))
     return source_tree(root, f"the standard library of Python {version}", validation_share)
 
 
 def source_tree(root: Path, source: str, validation_share: float) -> Tokens:
-    """All Python files of a folder in the order of their names, without those that :func:`python_source` leaves out."""
+    """The text of all Python files of a folder, in the order of their names, without installed packages and tests."""
     names = sorted(_python_files(root))
     if not names:
         raise ValueError(f"{root} holds no .py files: this Python has no source of its standard library")
@@ -128,14 +125,14 @@ def source_tree(root: Path, source: str, validation_share: float) -> Tokens:
 
 def _python_files(root: Path) -> Iterator[str]:
     for folder, subfolders, files in os.walk(root):
-        # In place, so that the walk never enters installed packages, which can be many.
-        subfolders[:] = [name for name in subfolders if _belongs(name)]
+        # Changed in place, so that the walk does not enter the folders of installed packages, which can be many.
+        subfolders[:] = [name for name in subfolders if _is_included(name)]
         relative = Path(folder).relative_to(root)
-        yield from ((relative / name).as_posix() for name in files if name.endswith(".py") and _belongs(name))
+        yield from ((relative / name).as_posix() for name in files if name.endswith(".py") and _is_included(name))
 
 
-def _belongs(name: str) -> bool:
-    return name not in _LEFT_OUT and not name.startswith(_WRITTEN_BY_BUILDS)
+def _is_included(name: str) -> bool:
+    return name not in _EXCLUDED and not name.startswith(_WRITTEN_BY_BUILDS)
 
 
 @takes(path=path, validation=optional(path), validation_share=between(0, 1))
@@ -143,14 +140,14 @@ def from_text_file(path: str | Path, validation: str | Path | None = None, valid
     """A UTF-8 text file as bytes; a file whose name ends in ``.xz`` is unpacked.
 
     Args:
-        validation: another text file, for validation. Without it, the last lines of the first are for validation,
-            about ``validation_share`` of its bytes.
+        validation: another text file, for validation. Without it, the last lines of ``path`` are for validation.
+        validation_share: the approximate share of the bytes in those lines.
     """
     path = Path(path)
     text = _text(path)
     if validation is not None:
         return Tokens(path.name, 256, text, _text(Path(validation)), source=f"{path.name} and {Path(validation).name}")
-    cut = len(text) - round(len(text) * between(0, 1)("validation_share", validation_share))
+    cut = len(text) - round(len(text) * validation_share)
     cut = text[:cut].tobytes().rfind(b"\n") + 1 or cut
     return Tokens(path.name, 256, text[:cut], text[cut:], source=path.name)
 

@@ -1,11 +1,11 @@
 """Megatron-core: ``{ParamKey: ParamGroupOverride}`` for the optimizer, and initial values written after the build.
 
-This was read in megatron-core 0.16.1. All keys that match a parameter are merged, and keys that contradict each other
-are refused. Entries that the scheduler does not know land in the optimizer's groups, so that each group can have its
-own eps. Checkpoints tell groups apart by ``wd_mult`` and ``lr_mult`` alone: groups that share both come back with each
-other's numbers. So each group gets a ``lr_mult`` of its own, which nothing else reads. Megatron's ``init_method`` sees
+These are facts of megatron-core 0.16.1. All keys that match a parameter are merged, and keys that contradict each other
+are refused. Entries that the scheduler does not know are kept in the optimizer's groups, so that each group can have
+its own eps. Checkpoints distinguish groups by ``wd_mult`` and ``lr_mult`` alone, and give groups that share both each
+other's numbers. So each group gets a ``lr_mult`` of its own, which nothing else reads. Megatron's ``init_method`` gets
 a tensor without its name, so the exported ``initialize`` fills the model instead. Queries, keys and values are one
-matrix, which takes the queries' learning rate under SGD, where output sides count.
+matrix, which takes the queries' learning rate under SGD, where the output side counts.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def write(plan: Plan, sizes: Sizes) -> str:
     """The Python file for Megatron-core."""
     residual = writing.literal(plan.multiplier("residual", relative=True))
     decayed = "" if plan.setting.optimizer is SGD else f", decoupled_weight_decay={plan.setting.optimizer.decays}"
-    by_hand = [
+    instructions = [
         f'OptimizerConfig(optimizer="{SGD if plan.setting.optimizer is SGD else ADAM}", lr={writing.literal(plan.lr)}'
         f"{decayed}, ...), and get_megatron_optimizer(config, chunks, config_overrides=config_overrides(0.1)) where "
         "0.1 is min_lr over lr; eps is set per group there, adam_eps and weight_decay of the config are not used. "
@@ -97,31 +97,31 @@ def write(plan: Plan, sizes: Sizes) -> str:
         f"{writing.literal(plan.aggregation_mult)}.",
     ]
     if plan.setting.optimizer is SGD:
-        by_hand.append(writing.fused_note("linear_qkv"))
+        instructions.append(writing.fused_note("linear_qkv"))
     if plan.roles["expert_in"].starts_equal:
-        by_hand.append(
+        instructions.append(
             "Experts start equal here, and gates that sum to one give the router no gradient until they differ, which "
             "they do as soon as tokens are routed apart: expect the router to learn late."
         )
     constants = [*writing.constants_of(plan), f"EXPERT_WIDTH = {plan.target.expert_width}", writing.factors(plan)[-1]]
     return writing.file_text(
-        plan, sizes, VOCABULARY, NAME, "megatron", by_hand, constants, groups="GROUPS", group_text=_group
+        plan, sizes, VOCABULARY, NAME, "megatron", instructions, constants, groups_name="GROUPS", write_group=_group
     )
 
 
 def _group(plan: Plan, group: Group, number: int) -> str:
-    entries = writing.numbers(plan, group)
+    entries = writing.numbers_of(plan, group)
     entries = {"max_lr": entries.pop("lr"), **entries}
     entries["lr_mult"] = (f"{1 + 1e-6 * (number + 1):.6f}", "tells groups apart in checkpoints, and no more")
     return f"""\
     (
-        # {writing.label(group)}
+        # {writing.label_of(group)}
         ParamKey(
             name=(
-{writing.lines('                "{}",', group.patterns)}
+{writing.pattern_lines('                "{}",', group.patterns)}
             ),
         ),
         dict(
-{writing.assignments("            {}={},", entries)}
+{writing.assignment_lines("            {}={},", entries)}
         ),
     ),"""

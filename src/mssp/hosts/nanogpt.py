@@ -1,8 +1,9 @@
 """Hand-written loops in the style of nanoGPT: groups with an ``lr_scale`` that the loop multiplies.
 
-The names are nanoGPT's (``transformer.h.0.attn.c_attn.weight``), and for experts those of nanoMoE, which stacks them
-with their inputs first: ``mlp.router``, ``mlp.experts.c_fc`` [experts, width, hidden], ``mlp.experts.c_proj``.
-Queries, keys and values are one matrix, which takes the queries' learning rate under SGD, where output sides count.
+Parameters have the names of nanoGPT (``transformer.h.0.attn.c_attn.weight``), and experts those of nanoMoE, which
+stacks them with their inputs first: ``mlp.router``, ``mlp.experts.c_fc`` [experts, width, hidden],
+``mlp.experts.c_proj``. Queries, keys and values are one matrix, which takes the queries' learning rate under SGD, where
+the output side counts.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ VOCABULARY = [
 
 
 def write(plan: Plan, sizes: Sizes) -> str:
-    """The Python file for a loop of one's own."""
-    by_hand = [
+    """The Python file for a hand-written training loop."""
+    instructions = [
         "optimizer = configure_optimizers(model) in place of the model's own method, and set_lr(optimizer, lr) in the "
         "loop where it sets the learning rate of this iteration: lr is what a schedule makes of LEARNING_RATE, and "
         "every group takes lr * lr_scale.",
@@ -63,9 +64,9 @@ def write(plan: Plan, sizes: Sizes) -> str:
         "The readout's own weight: drop the line that makes lm_head.weight the embedding's. No bias in ln_f.",
     ]
     if plan.setting.optimizer is SGD:
-        by_hand.append(writing.fused_note("c_attn"))
+        instructions.append(writing.fused_note("c_attn"))
     if plan.grad_scale:
-        by_hand.append("scale_gradients(optimizer) once: gradients are scaled where the plan would scale eps.")
+        instructions.append("scale_gradients(optimizer) once: gradients are scaled where the plan would scale eps.")
     zero_router = plan.roles["router"].zero and plan.target.active < plan.target.experts
     constants = [
         f"LEARNING_RATE = {writing.literal(plan.lr)}",
@@ -74,26 +75,26 @@ def write(plan: Plan, sizes: Sizes) -> str:
         f"ZERO_ROUTER = {zero_router}  # with top-K it needs noise, or a random bias, to choose by",
     ]
     text = writing.file_text(
-        plan, sizes, VOCABULARY, NAME, "nanogpt", by_hand, constants, groups="GROUPS", group_text=_group
+        plan, sizes, VOCABULARY, NAME, "nanogpt", instructions, constants, groups_name="GROUPS", write_group=_group
     )
     if plan.grad_scale:
-        text += f"\n\n{writing.parts('gradients')[1]['scale_gradients']}\n"
-    # The code stands for all three optimizers, with the name of one.
+        text += f"\n\n{writing.imports_and_definitions('gradients')[1]['scale_gradients']}\n"
+    # ``exported/nanogpt.py`` is written with AdamW, whose name stands for that of the plan's optimizer.
     return text.replace("torch.optim.AdamW(", f"torch.optim.{plan.setting.optimizer.title}(")
 
 
 def _group(plan: Plan, group: Group, _: int) -> str:
-    entries = writing.numbers(plan, group)
+    entries = writing.numbers_of(plan, group)
     lr, power = entries.pop("lr")
     scaled = {"lr": (lr, ""), "lr_scale": (writing.literal(group.values.lr / plan.lr), power)}
-    if plan.grad_scale:  # eps is then the tuned one, and gradients take its Power
+    if plan.grad_scale:  # eps stays as tuned, and gradients are scaled by the inverse of its Power
         eps, power = entries.pop("eps")
         scaled |= {"eps": (eps, ""), "grad_scale": (writing.literal(group.values.grad_scale), f"({power})^-1")}
     return f"""\
     dict(
-        # {writing.label(group)}
+        # {writing.label_of(group)}
         patterns=[
-{writing.lines('            "{}",', group.patterns)}
+{writing.pattern_lines('            "{}",', group.patterns)}
         ],
-{writing.assignments("        {}={},", scaled | entries)}
+{writing.assignment_lines("        {}={},", scaled | entries)}
     ),"""

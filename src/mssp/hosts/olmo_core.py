@@ -1,11 +1,12 @@
 """OLMo-core: ``OptimGroupOverride`` by glob, and initial values written over ``init_weights``.
 
-This was read in ai2-olmo-core 3.0.0, for the blocks ``moe`` and ``moe_reordered_norm`` and their hybrids, with dense
+These are facts of ai2-olmo-core 3.0.0, for the blocks ``moe`` and ``moe_reordered_norm`` and their hybrids, with dense
 blocks between. A parameter that two overrides match would be trained twice, a glob that matches nothing is an error,
-and a parameter that none matches silently gets the optimizer's defaults. Names are matched as wrappers have changed
-them. So the exported function names exactly the parameters that a model has, as they are called in it. Router and
-expert weights are flattened, so that no shape shows their input side. A shared expert is averaged with the routed ones
-by 1 / (K + 1) and K / (K + 1), which silences it as K grows; two factors put it back to where it was at the base.
+and a parameter that none matches silently gets the optimizer's defaults. Globs are matched against names that wrappers
+have changed. So the exported function lists exactly the parameters of a model, by the names that they have in it.
+Router and expert weights are flattened, so that no shape shows their input side. A shared expert is averaged with the
+routed ones by 1 / (K + 1) and K / (K + 1), so that its share vanishes as K grows; two factors restore the shares that
+they had at the base.
 """
 
 from __future__ import annotations
@@ -66,12 +67,10 @@ QK_NORMS = {
 
 def write(plan: Plan, sizes: Sizes, qk_norm: str = "full") -> str:
     """The Python file for OLMo-core."""
-    if qk_norm not in QK_NORMS:
-        raise ValueError(f"unknown qk_norm {qk_norm!r}: use one of {', '.join(QK_NORMS)}")
     target = plan.target
     residual = writing.literal(plan.multiplier("residual", relative=True))
     config = f"{plan.setting.optimizer.title}Config"
-    by_hand = [
+    instructions = [
         f"{config}(lr={writing.literal(plan.lr)}, group_overrides=group_overrides(model)) as the train module's optim, "
         "where model is built for its names only (init_device='meta' will do) and wrapped as the one that trains: "
         "activation checkpointing of selected modules changes names. Schedulers scale every group's initial_lr, as "
@@ -94,40 +93,41 @@ def write(plan: Plan, sizes: Sizes, qk_norm: str = "full") -> str:
     ]
     vocabulary = [*VOCABULARY, *QK_NORMS[qk_norm]]
     return writing.file_text(
-        plan, sizes, vocabulary, NAME, "olmo_core", by_hand, constants, groups="GROUP_OVERRIDES", group_text=_group
-    )
+        plan, sizes, vocabulary, NAME, "olmo_core", instructions, constants,
+        groups_name="GROUP_OVERRIDES", write_group=_group,
+    )  # fmt: skip
 
 
 def _shared_factors(plan: Plan) -> list[str]:
-    """What puts a shared expert, and the routed sum beside it, back to where they were at the base.
+    """The lines of the factors that restore the shares which a shared expert and the routed sum had at the base.
 
-    Without a base they go to where the paper has them: a shared expert whole, the routed sum times K^-1.
+    Without a base they restore those of the paper: 1 for a shared expert, and K^-1 for the routed sum.
     """
-    shared, routed = (1.0, 1.0) if plan.base is None else _averaged(plan.base.active)
-    shared_now, routed_now = _averaged(plan.target.active)
+    base_shared, base_routed = (1.0, 1.0) if plan.base is None else _shares(plan.base.active)
+    shared, routed = _shares(plan.target.active)
     undoes = "undoes {}" if plan.base is None else "undoes how {} changed since the base"
     return [
-        f"SHARED = {writing.literal(shared / shared_now)}  # {undoes.format('1 / (K + 1)')}",
-        f"ROUTED_BESIDE_SHARED = {writing.literal(routed / routed_now)}  # {undoes.format('K / (K + 1)')}",
+        f"SHARED = {writing.literal(base_shared / shared)}  # {undoes.format('1 / (K + 1)')}",
+        f"ROUTED_BESIDE_SHARED = {writing.literal(base_routed / routed)}  # {undoes.format('K / (K + 1)')}",
     ]
 
 
-def _averaged(active: int) -> tuple[float, float]:
-    """The factors OLMo-core puts on a shared expert and on the routed sum beside it."""
+def _shares(active: int) -> tuple[float, float]:
+    """The factors by which OLMo-core multiplies a shared expert and the routed sum next to it."""
     return 1 / (active + 1), active / (active + 1)
 
 
 def _group(plan: Plan, group: Group, _: int) -> str:
-    entries = writing.numbers(plan, group)
+    entries = writing.numbers_of(plan, group)
     if plan.setting.optimizer is not ADAMW:
         del entries["weight_decay"]
     return f"""\
     OptimGroupOverride(
-        # {writing.label(group)}
+        # {writing.label_of(group)}
         params=[
-{writing.lines('            "{}",', group.patterns)}
+{writing.pattern_lines('            "{}",', group.patterns)}
         ],
         opts=dict(
-{writing.assignments("            {}={},", entries)}
+{writing.assignment_lines("            {}={},", entries)}
         ),
     ),"""

@@ -1,4 +1,4 @@
-"""The hosts by name, and ``export``, which writes a plan for one of them."""
+"""The hosts by name, which are training frameworks, and ``export``, which writes a plan as a file for one of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOSTS = {"torchtitan": torchtitan, "megatron": megatron, "olmo-core": olmo_core,
     qk_norm=optional(one_of(list(olmo_core.QK_NORMS))),
 )
 def export(plan: Plan, host: str, sizes: Sizes | None = None, qk_norm: str | None = None) -> str:
-    """The Python file that brings a plan into a host.
+    """The text of a Python file with a plan for a training framework.
 
     >>> from mssp import Shape, plan
     >>> base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
@@ -31,7 +31,8 @@ def export(plan: Plan, host: str, sizes: Sizes | None = None, qk_norm: str | Non
 
     Args:
         host: one of :data:`HOSTS`.
-        sizes: sides of hidden matrices that the plan does not know; sides that are not given grow with the width.
+        sizes: sides of hidden matrices that the plan does not know. Sides that are not given are taken to grow with the
+            width, ranks to stay the same.
         qk_norm: for OLMo-core, whether norms of queries and keys are over the ``full`` width (default) or a ``head``.
     """
     if qk_norm is not None and host != "olmo-core":

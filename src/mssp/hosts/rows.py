@@ -1,11 +1,12 @@
-"""What a host calls its parameters, and what a plan says of each: the table that every export is written from.
+"""The table that exports are written from: a host's parameters, with the numbers that a plan has for them.
 
-A :class:`Parameter` is a name pattern with its role and its axes. :func:`planned_parameters` puts a plan's numbers
-beside it, for the matrix's own input side, and :func:`groups_of` gathers the parameters whose numbers agree.
+A host is a training framework. A :class:`Parameter` is a pattern of its names with a role and axes.
+:func:`planned_vocabulary` adds the numbers of a plan, and :func:`groups_of` puts parameters with equal numbers into
+groups.
 
-A plan knows the width and the expert width, but a ``hidden`` matrix follows its own input side. In the output
-projection of attention, in a dense FFN, in a shared expert and behind a low rank that is another size. :class:`Sizes`
-holds what the user says of such sizes, and what is assumed of the others.
+A plan knows the width and the expert width, but the numbers of a ``hidden`` matrix follow from its own input side (and
+output side, under SGD). In the output projection of attention, in a dense FFN, in a shared expert and behind a low rank
+that is another size. :class:`Sizes` holds the sizes that the user gives, and assumes the others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mssp.planning.rules import GAINS
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan, Values
 
-# The sides that a plan does not know, by the name of their flag, in words.
+# The sides of matrices that a plan does not know, by the name of their flag, in words.
 SIDES = {
     "attention_width": "query heads x head size, the input of attention's output projection",
     "ffn_width": "the hidden units of dense FFN blocks",
@@ -29,13 +30,16 @@ SIDES = {
     "q_rank": "the low rank of queries in multi-head latent attention",
     "kv_rank": "the low rank of keys and values in multi-head latent attention",
 }
-# Ranks stay where they are as a model grows; the others grow with the width unless said otherwise.
+# Ranks stay the same as a model grows; the other sides grow with the width, unless the user says otherwise.
 FIXED = frozenset({"q_rank", "kv_rank"})
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side at the target and at the base; ``known`` says whether the target's size was given or follows."""
+    """The size of one side at the target, and at the base if the plan has one.
+
+    ``known`` is False where the target's size is a guess: then exports read the real size off the host's tensors.
+    """
 
     target: int
     base: int | None
@@ -72,14 +76,14 @@ class Sizes:
             self.side(name, plan)
 
     def side(self, name: str, plan: Plan) -> Side | None:
-        """A side by its name, which may be ``width``; None for a rank that has to be given and was not."""
+        """A side by its name, which may be ``width``; None for a rank that the user had to give and did not."""
         width, base_width = plan.target.width, None if plan.base is None else plan.base.width
         if name == "width":
             return Side(width, base_width, known=True)
         size = self.target.get(name)
         if size is None:
             if name in FIXED:
-                # With a base only the ratio to it counts, which is 1. Without one the size itself would.
+                # With a base only the ratio to the base's size counts, which is 1. Without one the size itself counts.
                 return None if base_width is None else Side(width, width, known=False)
             return Side(width, base_width, known=base_width is None)
         if base_width is None:
@@ -94,7 +98,7 @@ class Sizes:
         return Side(size, size * base_width // width, known=True)
 
     def assumptions(self, plan: Plan) -> list[str]:
-        """One line for each side, with the size that it is taken to have."""
+        """One line for each side of :data:`SIDES`, with its size or with what is assumed."""
         lines = []
         for name in SIDES:
             side = self.side(name, plan)
@@ -115,20 +119,21 @@ def _flag(name: str) -> str:
     return name.replace("_", "-")
 
 
+# How a parameter starts: random (two kinds), random and equal in all experts, or constant.
 Way = Literal["normal", "own fan-in", "tied", "zeros", "ones"]
-# What an axis of a tensor has to be: this size, one that grows as the width does, or any.
+# What the size of a tensor's axis has to be: this number, one that grows with the width, or any (None).
 Axis = int | Literal["grows"] | None
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """Parameters of one kind.
+    """The parameters of a host whose names match a pattern.
 
     Args:
-        pattern: a name; ``*`` stands for anything.
+        pattern: a name, in which ``*`` stands for anything.
         role: one of ``mssp.planning.rules.ROLES``.
         axes: the tensor's axes in order. Each is a size by name (``width``, ``experts``, ``2*expert_width``), ``any``,
-            or a product of sizes where a host lays them along one axis. A ``hidden`` matrix has its input side last.
+            or a product of sizes that a host keeps along one axis. The input side of a ``hidden`` matrix is last.
         rows: the output side of a ``hidden`` matrix whose first axis is ``any``.
     """
 
@@ -151,8 +156,10 @@ class Parameter:
 class PlannedParameter:
     """A parameter with the plan's numbers.
 
-    ``std`` is its standard deviation. Where the way to start is ``own fan-in``, it is the constant before fan_in^-1/2,
-    and ``in_axis`` is the axis of the input side.
+    Args:
+        way: how the parameter starts.
+        std: the standard deviation of its initial values; for ``own fan-in``, the constant before fan_in^-1/2.
+        in_axis: the axis of the input side, for ``own fan-in``.
     """
 
     parameter: Parameter
@@ -175,47 +182,47 @@ class Group:
         return [member.parameter.pattern for member in self.members]
 
 
-def planned_parameters(plan: Plan, vocabulary: Sequence[Parameter], sizes: Sizes) -> list[PlannedParameter]:
-    """The plan's numbers for a host's parameters, without those that need a rank which was not given."""
+def planned_vocabulary(plan: Plan, vocabulary: Sequence[Parameter], sizes: Sizes) -> list[PlannedParameter]:
+    """The parameters of a host with the plan's numbers, except those that need a rank which the user did not give."""
     sizes.check(plan)
-    planned = (_planned(plan, parameter, sizes) for parameter in vocabulary)
+    planned = (_planned_parameter(plan, parameter, sizes) for parameter in vocabulary)
     return [parameter for parameter in planned if parameter is not None]
 
 
 def groups_of(planned: Sequence[PlannedParameter]) -> list[Group]:
-    """Parameters of one role with equal learning rate, eps and decay in one group, in order of their first."""
-    alike: dict[tuple[object, ...], list[PlannedParameter]] = {}
+    """Parameters of one role with equal numbers in one group; groups are in the order of their first parameters."""
+    members_of: dict[tuple[object, ...], list[PlannedParameter]] = {}
     for member in planned:
         values = member.values
         key = (values.role, values.lr, values.eps, values.weight_decay, values.grad_scale)
-        alike.setdefault(key, []).append(member)
-    return [Group(members[0].values, members) for members in alike.values()]
+        members_of.setdefault(key, []).append(member)
+    return [Group(members[0].values, members) for members in members_of.values()]
 
 
-def _planned(plan: Plan, parameter: Parameter, sizes: Sizes) -> PlannedParameter | None:
+def _planned_parameter(plan: Plan, parameter: Parameter, sizes: Sizes) -> PlannedParameter | None:
     role = parameter.role
     shape = tuple(_axis(plan, axis, sizes) for axis in parameter.axes.split())
     if role != "hidden":
         values = plan.roles[role]
         way: Way = "ones" if role in GAINS else "zeros" if values.zero else "tied" if values.starts_equal else "normal"
         return PlannedParameter(parameter, values, way, values.init_std, shape)
-    into, out = (_side(plan, side, sizes) for side in (parameter.fan_in, parameter.fan_out))
-    if into is None or out is None:
+    inputs, outputs = (_side(plan, side, sizes) for side in (parameter.fan_in, parameter.fan_out))
+    if inputs is None or outputs is None:
         return None
     info = ParamInfo(
         "hidden",
-        fan_in=into.target,
-        fan_out=out.target,
-        base_fan_in=into.base,
-        base_fan_out=out.base,
+        fan_in=inputs.target,
+        fan_out=outputs.target,
+        base_fan_in=inputs.base,
+        base_fan_out=outputs.base,
         name=parameter.pattern,
     )
     values = plan.resolve([info])[parameter.pattern]
-    by_ratio = plan.base is not None and bool({"all", "hidden"} & set(plan.init_std))
-    if into.known or by_ratio:
+    scales_tuned_std = plan.base is not None and bool({"all", "hidden"} & set(plan.init_std))
+    if inputs.known or scales_tuned_std:
         return PlannedParameter(parameter, values, "normal", values.init_std, shape)
     # The host knows the size when it builds the model. In every scheme the rule is std = constant x fan_in^-1/2.
-    constant = values.init_std * into.target**0.5
+    constant = values.init_std * inputs.target**0.5
     return PlannedParameter(parameter, values, "own fan-in", constant, shape, in_axis=len(shape) - 1)
 
 
@@ -229,7 +236,7 @@ def _side(plan: Plan, text: str, sizes: Sizes) -> Side | None:
 
 
 def _axis(plan: Plan, text: str, sizes: Sizes) -> Axis:
-    """What is known of an axis from the plan and from the sizes that were given."""
+    """What the size of an axis has to be, by the plan and by the sizes that the user gives."""
     if text == "any":
         return None
     size = 1
@@ -241,7 +248,7 @@ def _axis(plan: Plan, text: str, sizes: Sizes) -> Axis:
         else:
             side = sizes.side(factor, plan)
             if side is None or not side.known:
-                grown = plan.base is not None and plan.base.width != plan.target.width
-                return "grows" if grown and factor not in FIXED else None
+                width_grows = plan.base is not None and plan.base.width != plan.target.width
+                return "grows" if width_grows and factor not in FIXED else None
             size *= side.target
     return size

@@ -1,10 +1,10 @@
 """torchtitan: ``param_init`` callables, one per parameter, and ``ParamGroupConfig`` by regular expression.
 
-This was read in torchtitan 0.3.0. There ``param_init`` is given in a model's config and kept by the module that is
-built from it. One config may build several modules (the norms of queries and keys), so an export sets it on the
-modules, by their names. The first pattern that is found in a name wins. A pattern that finds nothing in a part of the
-model is an error, which every pattern would be with pipeline parallelism: the exported container leaves such patterns
-out.
+These are facts of torchtitan 0.3.0. A model's config holds ``param_init``, and the module that is built from it keeps
+it. One config may build several modules (the norms of queries and keys), so an export sets ``param_init`` on the
+modules, by their names. A parameter belongs to the first pattern that is found in its name. A pattern that finds
+nothing in the part of the model that a process holds is an error, which pipeline parallelism would always cause: the
+exported container leaves such patterns out.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ VOCABULARY = [
 
 
 def regex(pattern: str) -> str:
-    r"""A name pattern as torchtitan searches for it, also under the wrappers of checkpointing and in ``mtp_layers``.
+    r"""The regular expression for a name pattern, which also finds names under wrappers and in ``mtp_layers``.
 
     >>> regex("layers.*.attention.wo.weight")
     'layers\\..*\\.attention\\.wo\\.weight$'
@@ -86,7 +86,7 @@ def regex(pattern: str) -> str:
 
 def write(plan: Plan, sizes: Sizes) -> str:
     """The Python file for torchtitan."""
-    by_hand = [
+    instructions = [
         "optimizer=OPTIMIZER in the Trainer.Config. Its schedule is a factor on every group's lr and needs nothing.",
         "plan_model(model) first in the model_spec's parallelize_fn, on the model as it is built: "
         "`def planned(model, **rest): plan_model(model); return parallelize_qwen3(model, **rest)`. It replaces "
@@ -96,29 +96,29 @@ def write(plan: Plan, sizes: Sizes) -> str:
     ]
     constants = [*writing.constants_of(plan), *writing.factors(plan)]
     return writing.file_text(
-        plan, sizes, VOCABULARY, NAME, "torchtitan", by_hand, constants,
-        groups="PARAM_GROUPS", group_text=_group, pattern=_raw,
+        plan, sizes, VOCABULARY, NAME, "torchtitan", instructions, constants,
+        groups_name="PARAM_GROUPS", write_group=_group, write_pattern=_raw_regex,
     )  # fmt: skip
 
 
-def _raw(pattern: str) -> str:
-    """A pattern as a raw string."""
+def _raw_regex(pattern: str) -> str:
+    """The regular expression of a pattern, as a raw string."""
     return f"r{regex(pattern)!r}".replace("\\\\", "\\")
 
 
 def _group(plan: Plan, group: Group, _: int) -> str:
-    entries = writing.numbers(plan, group)
+    entries = writing.numbers_of(plan, group)
     if plan.weight_decay and not group.values.weight_decay:
         entries["weight_decay"] = ("0.0", "0 for gains and biases")
     patterns = '|"\n'.join(f'            r"{regex(pattern)}' for pattern in group.patterns)
     return f"""\
     ParamGroupConfig(
-        # {writing.label(group)}
+        # {writing.label_of(group)}
         pattern=(
 {patterns}"
         ),
         optimizer_name="{plan.setting.optimizer.title}",
         optimizer_kwargs={{
-{writing.assignments('            "{}": {},', entries)}
+{writing.assignment_lines('            "{}": {},', entries)}
         }},
     ),"""

@@ -1,4 +1,4 @@
-"""Exported files: the head, the constants, the groups, how parameters start, and the code of the host."""
+"""Writes exported files: the head, the constants, the groups, how parameters start, and the code of the host."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
-from mssp.hosts.rows import Group, Parameter, PlannedParameter, Sizes, groups_of, planned_parameters
+from mssp.hosts.rows import Group, Parameter, PlannedParameter, Sizes, groups_of, planned_vocabulary
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan
     from mssp.planning.power import Factor
 
 _COLUMNS = 120
-# The Powers behind factors of the forward pass.
+# How the factors of the forward pass scale with the number of active experts K and the depth L.
 _POWERS: Mapping[Literal["aggregation", "residual"], str] = {"aggregation": "K^-1", "residual": "L^-1"}
 # Numbers of a group as Python source, by name, each with a note on where it comes from.
 Numbers = dict[str, tuple[str, str]]
@@ -26,38 +26,40 @@ def file_text(
     sizes: Sizes,
     vocabulary: Sequence[Parameter],
     host: str,
-    code: str,
-    by_hand: Sequence[str],
+    file: str,
+    instructions: Sequence[str],
     constants: Sequence[str],
     *,
-    groups: str,
-    group_text: Callable[[Plan, Group, int], str],
-    pattern: Callable[[str], str] = '"{}"'.format,
+    groups_name: str,
+    write_group: Callable[[Plan, Group, int], str],
+    write_pattern: Callable[[str], str] = '"{}"'.format,
 ) -> str:
     """The text of an exported file.
 
     Args:
-        host: its name as its users write it.
-        code: the host's file in ``exported``.
-        by_hand: what is left to do by hand.
-        constants: assignments, as lines.
-        groups: the name of the list of groups; ``group_text`` writes a group, from its number in the list.
-        pattern: writes the pattern of a parameter as Python source.
+        vocabulary: the parameters that the host's models have.
+        host: the host's name as its users write it.
+        file: the name of the host's file in ``exported``.
+        instructions: what the user has to do by hand.
+        constants: assignments, one in a line.
+        groups_name: the name of the list of groups.
+        write_group: writes a group as Python source, from the group and its number in the list.
+        write_pattern: writes the pattern of a parameter as Python source.
     """
-    planned = planned_parameters(plan, vocabulary, sizes)
-    imports, definitions = _code(code)
+    planned = planned_vocabulary(plan, vocabulary, sizes)
+    imports, definitions = _host_code(file)
     lines = [
-        *_head(plan, sizes, host, by_hand),
+        *_head(plan, sizes, host, instructions),
         "",
         imports,
         "",
         *constants,
         "",
-        f"{groups} = [",
-        *(group_text(plan, group, number) for number, group in enumerate(groups_of(planned))),
+        f"{groups_name} = [",
+        *(write_group(plan, group, number) for number, group in enumerate(groups_of(planned))),
         "]",
         "",
-        *_starts(plan, planned, pattern),
+        *_starts(plan, planned, write_pattern),
         "",
         "",
         definitions,
@@ -75,79 +77,80 @@ def literal(value: float) -> str:
     return text if any(mark in text for mark in ".en") else f"{text}.0"
 
 
-def _code(file: str) -> tuple[str, str]:
+def _host_code(file: str) -> tuple[str, str]:
     """The imports and the definitions of an exported file.
 
-    The definitions of ``starts`` that are called stand behind those of the host. A function that the host defines
-    itself takes the place of the common one.
+    Those functions of ``exported/starts.py`` that are called follow the host's own. Where the host defines a function
+    of the same name, it replaces that of ``starts``.
     """
-    imports, own = parts(file)
-    common = {name: own.pop(name, text) for name, text in parts("starts")[1].items()}
-    everything = "\n".join([*own.values(), *common.values()])
-    called = [text for name, text in common.items() if everything.count(f"{name}(") > 1]
+    imports, own = imports_and_definitions(file)
+    common = {name: own.pop(name, text) for name, text in imports_and_definitions("starts")[1].items()}
+    all_code = "\n".join([*own.values(), *common.values()])
+    called = [text for name, text in common.items() if all_code.count(f"{name}(") > 1]
     return imports, "\n\n\n".join([*own.values(), *called]) + "\n"
 
 
-def parts(file: str) -> tuple[str, dict[str, str]]:
-    """A file of ``exported``: its imports from elsewhere, and its definitions by name."""
+def imports_and_definitions(file: str) -> tuple[str, dict[str, str]]:
+    """The imports of a file of ``exported`` except those of mssp, and its definitions by name."""
     text = files("mssp.hosts").joinpath("exported", f"{file}.py").read_text(encoding="utf-8")
-    head, *definitions = text.strip().split("\n\n\n")
-    imports = [block for block in head.split("\n\n") if re.match(r"(import|from) (?!mssp)", block)]
-    by_name = {re.findall(r"^(?:def |class )?(\w+)", text, re.MULTILINE)[0]: text for text in definitions}
+    top, *definitions = text.strip().split("\n\n\n")
+    imports = [block for block in top.split("\n\n") if re.match(r"(import|from) (?!mssp)", block)]
+    by_name = {re.findall(r"^(?:def |class )?(\w+)", code, re.MULTILINE)[0]: code for code in definitions}
     return "\n\n".join(imports), by_name
 
 
 def constants_of(plan: Plan) -> list[str]:
-    """The constants of every host: what shapes are checked against, and the seed."""
-    base = plan.base
-    proportion = base is not None and plan.target.expert_width * base.width == base.expert_width * plan.target.width
-    grows = [plan.target.width, *([plan.target.expert_width] if proportion else [])]
+    """The constants that the files of all hosts have: what shapes are checked against, and the seed."""
+    base, target = plan.base, plan.target
+    proportional = base is not None and target.expert_width * base.width == base.expert_width * target.width
+    growing = [target.width, *([target.expert_width] if proportional else [])]
     return [
-        f"EXPERTS = {plan.target.experts}",
-        f"GROW = {tuple(grows)}  # a side that is a multiple of one of these grows as the width does",
+        f"EXPERTS = {target.experts}",
+        f"GROW = {tuple(growing)}  # a side that is a multiple of one of these grows as the width does",
         "SEED = 0",
     ]
 
 
 def factors(plan: Plan) -> tuple[str, str, str]:
-    """The constants of the forward pass: on the sum over experts by the kind of gates, and on the residual stream."""
+    """The lines of three factors: two on the sum over experts, by the kind of gates, and one on the residual stream."""
     aggregation, residual = (literal(plan.multiplier(name, relative=True)) for name in _POWERS)
     return (
-        f"AGGREGATION = {aggregation}  # {_factor(plan, 'aggregation')}, for gates that do not sum to one",
+        f"AGGREGATION = {aggregation}  # {_power_note(plan, 'aggregation')}, for gates that do not sum to one",
         f"AGGREGATION_OF_SUMMING_GATES = {literal(plan.aggregation_mult)}",
-        f"RESIDUAL = {residual}  # {_factor(plan, 'residual')}",
+        f"RESIDUAL = {residual}  # {_power_note(plan, 'residual')}",
     )
 
 
-def _factor(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
-    """The Power behind a factor of the forward pass, and what it is relative to."""
-    power = _POWERS[which]
+def _power_note(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
+    """A note on a factor of the forward pass: how it scales, and what it is relative to."""
+    note = _POWERS[which]
     if not plan.setting.scheme.averages:
-        power = f"1 in {plan.setting.scheme.title}"
+        note = f"1 in {plan.setting.scheme.title}"
     elif plan.base is not None:
-        power = f"relative to the base: {power}"
-    tuned = which == "aggregation" and plan.aggregation_mult != 1
-    return f"{power}, times the tuned {literal(plan.aggregation_mult)}" if tuned else power
+        note = f"relative to the base: {note}"
+    is_tuned = which == "aggregation" and plan.aggregation_mult != 1
+    return f"{note}, times the tuned {literal(plan.aggregation_mult)}" if is_tuned else note
 
 
-def numbers(plan: Plan, group: Group) -> Numbers:
+def numbers_of(plan: Plan, group: Group) -> Numbers:
     """What the optimizer takes for a group. The notes are Powers, which for a hidden matrix are of its own sides."""
     values = group.values
-    rule, tuned = plan.rule(values.role), plan.lr_mult.get(values.role)
-    times = "" if tuned is None else f", times the tuned {literal(tuned)}"
-    entries = {"lr": (literal(values.lr), plain(rule.lr) + times)}
+    rule, tuned_mult = plan.rule(values.role), plan.lr_mult.get(values.role)
+    times_tuned = "" if tuned_mult is None else f", times the tuned {literal(tuned_mult)}"
+    numbers = {"lr": (literal(values.lr), ascii_power(rule.lr) + times_tuned)}
     if values.eps is not None:
-        entries["eps"] = (literal(values.eps), plain(rule.eps))
-    entries["weight_decay"] = (literal(values.weight_decay), plain(1 / rule.lr) if values.weight_decay else "")
+        numbers["eps"] = (literal(values.eps), ascii_power(rule.eps))
+    decay_note = ascii_power(1 / rule.lr) if values.weight_decay else ""
+    numbers["weight_decay"] = (literal(values.weight_decay), decay_note)
     if plan.recipe.betas is not None:
-        entries["betas"] = (str(plan.recipe.betas), "")
-    return entries
+        numbers["betas"] = (str(plan.recipe.betas), "")
+    return numbers
 
 
-def assignments(form: str, numbers: Numbers) -> str:
-    """Numbers as lines, with their notes as comments.
+def assignment_lines(form: str, numbers: Numbers) -> str:
+    """Numbers as lines of the form, which has places for name and number, with their notes as comments.
 
-    >>> print(assignments("{}={},", {"lr": ("0.001", "N^-1"), "betas": ("(0.9, 0.95)", "")}))
+    >>> print(assignment_lines("{}={},", {"lr": ("0.001", "N^-1"), "betas": ("(0.9, 0.95)", "")}))
     lr=0.001,  # N^-1
     betas=(0.9, 0.95),
     """
@@ -155,31 +158,31 @@ def assignments(form: str, numbers: Numbers) -> str:
     return "\n".join(lines)
 
 
-def lines(form: str, patterns: Iterable[str]) -> str:
-    """Patterns as lines."""
+def pattern_lines(form: str, patterns: Iterable[str]) -> str:
+    """Patterns as lines of the form, which has a place for each."""
     return "\n".join(map(form.format, patterns))
 
 
-def plain(factor: Factor | None) -> str:
-    """A Power in ASCII; 0 where there is none."""
+def ascii_power(factor: Factor | None) -> str:
+    """A Power in ASCII; 0 for None."""
     return "0" if factor is None else factor.plain()
 
 
-def label(group: Group) -> str:
-    """A group in words: its role, and the input sides where they are not all the width."""
+def label_of(group: Group) -> str:
+    """A group in words: its role, and the input sides unless all are the width."""
     sides = list(dict.fromkeys(planned.parameter.fan_in for planned in group.members))
     return group.values.role if sides == ["width"] else f"{group.values.role}, input side {', '.join(sides)}"
 
 
-def _starts(plan: Plan, planned: Sequence[PlannedParameter], pattern: Callable[[str], str]) -> list[str]:
-    """The table of how every parameter starts."""
+def _starts(plan: Plan, planned: Sequence[PlannedParameter], write_pattern: Callable[[str], str]) -> list[str]:
+    """The lines of ``STARTS``, the table of how every parameter starts."""
     lines = [
         "# How parameters start: pattern, way, standard deviation, shape (None: any size; 'grows': a multiple of what",
         "# grows as the width does), and for 'own fan-in', whose number is a constant before fan_in^-1/2, that axis.",
         "STARTS = [",
     ]
     for row in planned:
-        power = plain(plan.rule(row.parameter.role).init_std)
+        power = ascii_power(plan.rule(row.parameter.role).init_std)
         note = {
             "ones": "1",
             "zeros": "0",
@@ -189,12 +192,12 @@ def _starts(plan: Plan, planned: Sequence[PlannedParameter], pattern: Callable[[
         }[row.way]
         std = "1.0" if row.way == "ones" else literal(row.std)
         lines.append(f"    # {row.parameter.role}: {note}")
-        lines.append(f"    ({pattern(row.parameter.pattern)}, {row.way!r}, {std}, {row.shape}, {row.in_axis}),")
+        lines.append(f"    ({write_pattern(row.parameter.pattern)}, {row.way!r}, {std}, {row.shape}, {row.in_axis}),")
     return [*lines, "]"]
 
 
-def _head(plan: Plan, sizes: Sizes, host: str, by_hand: Sequence[str]) -> list[str]:
-    """Comments on top of the file: which plan it is, what was assumed, what is left to do."""
+def _head(plan: Plan, sizes: Sizes, host: str, instructions: Sequence[str]) -> list[str]:
+    """Comments on top of the file: which plan it is, which sizes are assumed, what the user has to do."""
     from mssp._environment import __version__
 
     regime = f"Regime {plan.regime}, " if plan.regime else ""
@@ -213,14 +216,14 @@ def _head(plan: Plan, sizes: Sizes, host: str, by_hand: Sequence[str]) -> list[s
         *(f"  {line}" for line in sizes.assumptions(plan)),
         "",
         "To do by hand:",
-        *(f"  - {line}" for line in by_hand),
+        *(f"  - {line}" for line in instructions),
         *(["", *(f"Warning: {warning}." for warning in plan.warnings)] if plan.warnings else []),
     ]
     lines: list[str] = []
     for fact in facts:
-        bullet = "    " if fact.startswith("  - ") else "  " if fact.startswith("  ") else ""
-        # Newlines in a fact become spaces here: every line of the head is a comment.
-        lines += textwrap.wrap(fact, _COLUMNS - 2, subsequent_indent=bullet) or [""]
+        indent = "    " if fact.startswith("  - ") else "  " if fact.startswith("  ") else ""
+        # Newlines in a fact become spaces here, so that every line of the head is a comment.
+        lines += textwrap.wrap(fact, _COLUMNS - 2, subsequent_indent=indent) or [""]
     return [f"# {line}".rstrip() for line in lines]
 
 
