@@ -18,7 +18,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from mssp import _constraints
 from mssp._constraints import Constraint, UnfitError, at_least, one_of, positive_int, several
 from mssp._environment import device_name
-from mssp.data.names import known
+from mssp.data.names import dataset_maker
 from mssp.hosts import HOSTS
 from mssp.hosts.olmo_core import QK_NORMS
 from mssp.ladders.tuned import data_with_tuned_multipliers
@@ -170,7 +170,7 @@ _multipliers = Constraint(
 _regime = one_of(REGIMES)
 _by_regime = _mapped("widths by regime, as III=1024", _regime.take, None, positive_int)
 _scheme, _optimizer, _readout = one_of(SCHEMES), one_of(OPTIMIZERS), one_of(READOUTS)
-_data = Constraint(known.what, lambda came: (known.take(came), str(came))[1])
+_data = Constraint(dataset_maker.what, lambda came: (dataset_maker.take(came), str(came))[1])
 _metric = one_of(metrics.METRICS)
 _text = _constraints.kind_of(str, what="a text")
 

@@ -31,7 +31,7 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
             :func:`mssp.data.generated.spectra`, :func:`mssp.data.downloads.tinyimagenet`,
             :func:`mssp.data.downloads.cifar10`, :func:`from_npz` or :func:`from_folder`.
     """
-    name, make = str(name_or_path), _dataset_maker("data", name_or_path)
+    name, make = str(name_or_path), dataset_maker("data", name_or_path)
     allowed = inspect.signature(make).parameters
     for option in options:
         if option not in allowed:
@@ -57,4 +57,4 @@ def _maker_of(name_or_path: Any) -> Callable[..., Dataset]:
     return partial(from_folder if path.is_dir() else from_npz, path)
 
 
-_dataset_maker = Constraint(f"one of {', '.join(NAMES)}, an .npz file or a folder of images", _maker_of)
+dataset_maker = Constraint(f"one of {', '.join(NAMES)}, an .npz file or a folder of images", _maker_of)
