@@ -1,4 +1,4 @@
-"""Models of growing size: the paper's families of MLP MoEs, and the multipliers tuned for them.
+"""Ladders: families of models of growing size, one for each width. The paper's MLP MoEs, and what was tuned for them.
 
 It imports planning, nn, data and replicas.
 """

@@ -1,4 +1,4 @@
-"""Models of growing size, as checks and sweeps know them: the interface between a family and its experiments."""
+"""The interface between a family of models of growing size, a ladder, and the checks and sweeps that train it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Ladder(Protocol):
 
     @property
     def name(self) -> str:
-        """The family, as flags, stores and titles call it: ``mlp``."""
+        """The name of the family in flags, stores and titles, for example ``mlp``."""
 
     def shape(self, width: int) -> Shape:
-        """The member that has this width; a width that the family does not have is refused."""
+        """The shape of the member that has this width; a width that the family does not have is refused."""
 
     def program(self, width: int) -> Program:
-        """Replicas of the member that has this width."""
+        """The program that trains replicas of the member that has this width."""
 
     def deep(self, blocks: int) -> Ladder:
-        """The same widths with so many residual blocks: at one width, ladders of several depths grow in depth."""
+        """This ladder with another depth. Ladders of several depths, at one width, are models that grow in depth."""
 
     def feed(self, device: torch.device) -> Feed:
-        """The data, on a device."""
+        """The training data, moved to a device."""
 
     def words(self) -> dict[str, Any]:
-        """The choices that distinguish its runs from those of another ladder of this name, as a store keeps them."""
+        """The choices that tell this ladder's runs from those of another ladder of the same name, for run stores."""
 
 
-# Makes a ladder of one kind: from what grows, the data, and how many experts are active (None for all).
+# A function that makes a ladder, from what grows, the data, and the number of active experts (None for all of them).
 Ladders: TypeAlias = "Callable[[Regime, Dataset, int | None], Ladder]"

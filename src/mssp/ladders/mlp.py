@@ -25,13 +25,13 @@ if TYPE_CHECKING:  # the commands' flags name widths of the families, and wait f
     from mssp.replicas.training import Feed
 
 TUNED_WIDTH = 128
-_EXPERTS = 8  # at the tuned width
-_NARROW = 16  # the width of an expert that does not grow, and the width for which an expert is added
+_TUNED_EXPERTS = 8  # at the tuned width
+_NARROW = 16  # N_e where it does not grow, and N/M where the number of experts grows
 
 
 @takes(regime=one_of(REGIMES), width=positive_int, inputs=optional(positive_int), active=optional(positive_int))
 def family(regime: str | Regime, width: int, inputs: int | None = None, active: int | None = None) -> Shape:
-    """The member of a family that has this width.
+    """The shape of the member of a regime's family that has this width.
 
     >>> family("II", 512, inputs=12288)
     Shape(N=512, N_e=16, M=32, K=32, L=1, D=12288)
@@ -39,28 +39,29 @@ def family(regime: str | Regime, width: int, inputs: int | None = None, active: 
     Shape(N=512, N_e=512, M=32, K=8, L=1, D=12288)
 
     Args:
-        active: experts per input where there are eight, and in proportion where there are more; None for all.
+        active: the number of active experts where there are eight, in proportion where there are more; None for all.
     """
     regime = regime_named(regime)
-    experts = _EXPERTS if regime is I else width // _NARROW
+    experts = _TUNED_EXPERTS if regime is I else width // _NARROW
     if regime is not I and width % _NARROW:
         raise ValueError(f"Regime {regime} has an expert for every {_NARROW} of width: {width} is no multiple of it")
-    active_here = experts if active is None else active * experts // _EXPERTS
-    if active is not None and (active > _EXPERTS or active_here * _EXPERTS != active * experts):
-        raise ValueError(f"{active} of {_EXPERTS} experts active is no whole number of the {experts} at width {width}")
-    return Shape(width, _NARROW if regime is II else width, experts, active_here, 1, inputs)
+    scaled_active = experts if active is None else active * experts // _TUNED_EXPERTS
+    if active is not None and (active > _TUNED_EXPERTS or scaled_active * _TUNED_EXPERTS != active * experts):
+        share = f"{active} of {_TUNED_EXPERTS} experts active"
+        raise ValueError(f"{share} is no whole number of the {experts} at width {width}")
+    return Shape(width, _NARROW if regime is II else width, experts, scaled_active, 1, inputs)
 
 
 def config_of(shape: Shape, outputs: int, *, soft: bool, residual: bool = False, **choices: Any) -> MLPConfig:
-    """The MLP MoE that has this shape: the one place where a shape becomes a model.
+    """The configuration of the MLP MoE that has this shape.
 
     >>> small = config_of(family("II", 64, inputs=12), 10, soft=True, activation="identity")
     >>> small.active, small.blocks, small.activation, small.shape
     (None, 1, 'identity', Shape(N=64, N_e=16, M=4, K=4, L=1, D=12))
 
     Args:
-        soft: do not choose experts. The shape has all of them active; top-K with all of them is another model.
-        residual: add a single block to its input too. Several blocks are always added to theirs.
+        soft: use all experts for every input, without choosing. All of them are then active in the shape.
+        residual: add the block's output to its input, also if there is only one block. Several blocks always do so.
         choices: other fields of :class:`mssp.nn.MLPConfig`.
     """
     from mssp.nn.mlp import MLPConfig
@@ -100,8 +101,8 @@ class MLPLadder:
 
     Args:
         regime: what grows with the width.
-        active: experts per input where there are eight (see :func:`family`); None for all of them, softly.
-        blocks: residual blocks, one after the other; None for a single MoE layer, which is no block of a stack.
+        active: the number of active experts where there are eight (see :func:`family`); None for soft routing to all.
+        blocks: the number of residual blocks; None for a single MoE layer without a residual connection.
     """
 
     regime: Regime
@@ -134,5 +135,5 @@ class MLPLadder:
         return Feed(self.data, device)
 
     def words(self) -> dict[str, Any]:
-        """The depth is named only where there is one, so that runs of other ladders keep their keys."""
+        """The choices that tell ladders apart. The depth is left out where it is None, which keeps the keys of runs."""
         return {"active": self.active} | ({} if self.blocks is None else {"blocks": self.blocks})

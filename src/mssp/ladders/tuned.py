@@ -1,10 +1,10 @@
-"""What was tuned for the paper's MLP MoEs, as data with their source: multipliers at N = 128, or a plain small model.
+"""Tuned learning rates and multipliers of the paper's MLP MoEs, and the plans that use them at every width.
 
 The paper finds best multipliers up to a million times away from 1, and update terms six orders of magnitude apart
-without tuning, so schemes can be compared only after tuning each. Another way to compare them starts from one *plain*
-model that all of them share, and that people use: initial weights of standard deviation fan_in^-1/2 and one learning
-rate, tuned at its width. At this width all schemes are the same model, except for what they tie or start at zero. They
-differ in what becomes of it as it grows.
+without tuning. So schemes can be compared only after tuning each of them, here at N = 128. Another way to compare them
+starts from one *plain* model that all of them share, and that people use: initial weights of standard deviation
+fan_in^-1/2 and one learning rate, tuned at its width. At this width all schemes are the same model, except for experts
+that start equal and parameters that start at zero. Schemes differ in how the model changes as it grows.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ TUNED_ROLES = ("embedding", "router", "expert_in", "expert_out", "readout")
 )
 @dataclass(frozen=True)
 class Tuned:
-    """What was tuned for one setting: the learning rate, and factors on what the rules give.
+    """The values tuned for one setting: the learning rate, and multipliers of the numbers that the rules give.
 
     Args:
         lr_mult: learning-rate multipliers by role.
         init_mult: the global multiplier of initial weights.
         aggregation_mult: the factor on the aggregation's K^-1.
-        base_width: the width of the plain model that all of this is relative to; None if it is relative to the rules.
-        top5: the validation top-5 accuracy that was reported with it.
+        base_width: the width of the plain model that these values belong to; None if they multiply the rules' numbers.
+        top5: the validation top-5 accuracy that was reported with these values.
     """
 
     lr: float
@@ -56,8 +56,8 @@ class Tuned:
 
     @classmethod
     def of(cls, plan: Plan) -> Tuned:
-        """What a plan carries. A plan with more than that is refused, and not used in part."""
-        has_more = {
+        """The tuned values of a plan. A plan that sets more than these is refused, and not used in part."""
+        unsupported = {
             "base": plan.base is not None,
             "init_std": bool(plan.init_std),
             "init_mult by role": bool(set(plan.init_mult) - {"all"}),
@@ -67,14 +67,14 @@ class Tuned:
             "as_printed": plan.as_printed,
             "grad_scale": plan.grad_scale,
         }
-        for name, has in has_more.items():
-            if has:
+        for name, is_set in unsupported.items():
+            if is_set:
                 raise ValueError(f"the plan's {name} cannot be used here: only a plan like those of mssp tune can")
         return cls(plan.lr, plan.init_mult.get("all", 1.0), dict(plan.lr_mult), plan.aggregation_mult)
 
 
 def planned(shape: Shape, tuned: Tuned, setting: Setting) -> Plan:
-    """The plan of a member of a family, with what was tuned for the family.
+    """The plan for the shape of a family's member, with the values tuned for the family.
 
     >>> from mssp.ladders.mlp import family
     >>> tuned = Tuned(1.0, base_width=64)
@@ -95,18 +95,18 @@ def planned(shape: Shape, tuned: Tuned, setting: Setting) -> Plan:
 
 @lru_cache(maxsize=64)
 def _start(shape: Shape, setting: Setting) -> Plan:
-    """The plan without what was tuned, which thousands of trials share."""
+    """The plan by the rules alone, without tuned values, which thousands of trials share."""
     return _quiet_plan(shape, **setting.words())
 
 
 @lru_cache(maxsize=64)
 def _grown(shape: Shape, base_width: int, setting: Setting) -> Plan:
-    """The same plan, from a plain model of another width."""
+    """The plan without tuned values that grows from the plain model of width ``base_width``."""
     if setting.regime is None:
         raise ValueError(f"{setting} has no regime: what grows from the plain model of width {base_width} is not known")
     base = family(setting.regime, base_width, shape.inputs)
-    active, rest = divmod(base.experts * shape.active, shape.experts)
-    if rest:
+    active, remainder = divmod(base.experts * shape.active, shape.experts)
+    if remainder:
         share = f"{shape.active} of {shape.experts} experts active"
         raise ValueError(f"{share} is no whole number of the {base.experts} at the base's width {base_width}")
     base = replace(base, active=active)
@@ -116,7 +116,7 @@ def _grown(shape: Shape, base_width: int, setting: Setting) -> Plan:
         base,
         **setting.words(),
         init_std={role: plain.roles[role].init_std for role in TUNED_ROLES if role != "readout"},
-        # The plain model averages over experts. Schemes that do not average themselves keep that.
+        # The plain model averages over its experts, by a factor that schemes without an average of their own keep.
         aggregation_mult=1.0 if setting.scheme.averages else 1 / base.active,
     )
 
@@ -132,7 +132,7 @@ def data_with_tuned_multipliers() -> tuple[str, ...]:
 
 @takes(data=word, setting=kind_of(Setting), active=optional(positive_int))
 def multipliers_for(data: str, setting: Setting, active: int | None = None) -> Tuned:
-    """The multipliers kept for one setting of the MLP MoE.
+    """The tuned values for one setting of the MLP MoE, from the package's table.
 
     >>> multipliers_for("tinyimagenet", Setting.of("mssp", "II", "sgd")).lr_mult["readout"]
     65536.0
@@ -153,13 +153,13 @@ def multipliers_for(data: str, setting: Setting, active: int | None = None) -> T
 
 
 def entries(data: str) -> list[dict[str, Any]]:
-    """Every setting kept for a data set, as it stands in the file."""
+    """The entries of the package's table for a dataset, one for each setting."""
     return list(_tables()[data]["entries"])
 
 
 @cache
 def _tables() -> dict[str, Any]:
-    """The multipliers that were tuned, by data set."""
+    """The package's table of tuned values, by dataset."""
     text = files("mssp.ladders").joinpath("tuned_multipliers.json").read_text(encoding="utf-8")
     tables: dict[str, Any] = json.loads(text)
     return tables

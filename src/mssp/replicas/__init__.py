@@ -1,4 +1,6 @@
-"""R models in lockstep on one device: a sweep as one tensor program.
+"""Trains R models side by side on one device, as tensors with a leading axis R: a sweep as one tensor program.
+
+A replica is one of these models: a plan and a seed. Replicas in lockstep take every step together.
 
 It imports planning, apply, nn, data and measure.
 """

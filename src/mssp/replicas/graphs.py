@@ -1,4 +1,4 @@
-"""CUDA graphs, which launch hundreds of small operations as one where launching takes longer than computing."""
+"""CUDA graphs: hundreds of small GPU operations launched as one, because launching them takes longer than computing."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor
 
 
 class Recorder:
-    """Calls a function: as it is at first, then by replaying what a GPU recorded of it.
+    """Calls a function a few times, captures it as a CUDA graph, and replays the graph from then on.
 
-    The function takes tensors and returns a new one; otherwise it only changes tensors in place, and takes the same
-    path every time. It is an argument of each call and not kept here, so that an object can hold a recorder of its own
-    methods and still be freed, with all its memory, by its last reference.
+    The function takes tensors and returns a new tensor. Apart from that it may only change tensors in place, and every
+    call must run the same operations. The function is an argument of each call and is not stored, so that an object can
+    hold a recorder of its own methods without a cycle of references that would keep its memory.
 
     >>> half = Recorder(eager=0)
     >>> half(lambda x: x / 2, torch.tensor([2.0]))
     tensor([1.])
 
     Args:
-        eager: after how many calls the function is recorded; 0 for never, as on a CPU. The first calls compile kernels
-            and set libraries up, which a recording cannot do.
+        eager: the number of plain calls before the function is captured; 0 means that it never is, as on a CPU. The
+            first calls compile kernels and set up libraries, which cannot happen during a capture.
     """
 
     def __init__(self, eager: int) -> None:
@@ -31,7 +31,7 @@ class Recorder:
         self._output = torch.empty(0)
 
     def __call__(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """What the function returns; it is called as it is where the shapes of inputs are not those recorded."""
+        """Returns the function's output; inputs whose shapes differ from the captured ones take a plain call."""
         if self._graph is not None and [x.shape for x in inputs] == [x.shape for x in self._inputs]:
             for recorded, x in zip(self._inputs, inputs, strict=True):
                 recorded.copy_(x)
@@ -44,7 +44,7 @@ class Recorder:
         return output
 
     def _record(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
-        """Records and computes nothing: tensors that the function changes keep their values until the first replay."""
+        """Captures the function without running it: tensors keep their values until the first replay."""
         self._inputs = tuple(x.clone() for x in inputs)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -1,4 +1,4 @@
-"""R replicas in training: one step of all of them, and how well they do."""
+"""Trains R replicas together: one training step of all of them, and their scores on other data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mssp.replicas.program import (
 )
 
 PRECISIONS = ("float32", "tf32")
-_EAGER_STEPS = 4  # steps before a GPU records one
+_EAGER_STEPS = 4  # steps before a step is captured as a CUDA graph
 
 
 @takes(
@@ -73,7 +73,7 @@ class Lockstep:
         self._optimizer = ReplicaOptimizer(
             replicas[0].plan.setting.optimizer,
             self.parameters,
-            {name: rates(of_replicas, self.device) for name, of_replicas in values.items()},
+            {name: rates(replica_values, self.device) for name, replica_values in values.items()},
             replicas[0].plan.recipe.betas or DEFAULT_BETAS,
             self._tf32,
         )
@@ -87,41 +87,41 @@ class Lockstep:
             self.gradient_sizes = {name: unknown.clone() for name in self.parameters}
 
     def step(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Update every replica; its scores before the update, [R, metrics]."""
+        """Updates every replica, and returns the scores from before the update, [R, metrics]."""
         scores = self._record_or_replay(self._step, x, targets)
         self.steps += 1
         return scores
 
     def _step(self, x: Tensor, targets: Tensor) -> Tensor:
-        """One step, which only changes tensors in place, so that a GPU can record and replay it."""
+        """One step. It only changes tensors in place, so that it can be captured as a CUDA graph."""
         targets = per_replica(targets, len(self.replicas))
         with _products_in(self._tf32):
             batch = Batch(x, targets, self.seeds, self.steps)
-            computed = self.program.gradients(self.parameters, self.constants, batch)
-            self._mark_diverged(computed.losses)
+            passes = self.program.gradients(self.parameters, self.constants, batch)
+            self._mark_diverged(passes.losses)
             for name, size in self.gradient_sizes.items():
-                size.copy_(size_of(computed.gradients[name]))
+                size.copy_(size_of(passes.gradients[name]))
             with torch.no_grad():
-                self._optimizer.step(computed.gradients, self._alive)
+                self._optimizer.step(passes.gradients, self._alive)
             self._updates += 1
-        scores = self.program.scores(computed.losses, computed.outputs, targets)
+        scores = self.program.scores(passes.losses, passes.outputs, targets)
         return torch.where(self._alive.unsqueeze(-1), scores, torch.nan)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, targets: Tensor, batch: int) -> Tensor:
-        """Scores on examples that all replicas share, [n, ...], ``batch`` of them at a time: [R, metrics].
+        """Scores, [R, metrics], on examples [n, ...] that all replicas share, computed ``batch`` examples at a time.
 
         A replica whose loss is not finite here has diverged with its last update.
         """
-        of_batches, sizes = [], []
+        batch_scores, batch_sizes = [], []
         with _products_in(self._tf32):
-            for inputs, shared in zip(x.split(batch), targets.split(batch), strict=True):
+            for inputs, shared_targets in zip(x.split(batch), targets.split(batch), strict=True):
                 outputs = self.program.outputs(self.parameters, self.constants, inputs.unsqueeze(0))
-                expected = shared.expand(len(self.replicas), *shared.shape)
-                of_batches.append(self.program.scores(self.program.losses(outputs, expected), outputs, expected))
-                sizes.append(len(inputs))
-        weights = torch.tensor(sizes, dtype=of_batches[0].dtype, device=self.device) / sum(sizes)
-        scores = (torch.stack(of_batches) * weights.view(-1, 1, 1)).sum(0)
+                wanted = shared_targets.expand(len(self.replicas), *shared_targets.shape)
+                batch_scores.append(self.program.scores(self.program.losses(outputs, wanted), outputs, wanted))
+                batch_sizes.append(len(inputs))
+        weights = torch.tensor(batch_sizes, dtype=batch_scores[0].dtype, device=self.device) / sum(batch_sizes)
+        scores = (torch.stack(batch_scores) * weights.view(-1, 1, 1)).sum(0)
         self._mark_diverged(scores[:, 0])
         return torch.where(self._alive.unsqueeze(-1), scores, torch.nan)
 
@@ -132,10 +132,11 @@ class Lockstep:
 
     @property
     def diverged_at(self) -> list[int | None]:
-        """For each replica, the number of updates after which its loss was not finite; None if it always was finite."""
+        """For each replica, how many updates it took until its loss was not finite; None if it is finite."""
         return [None if step < 0 else step for step in self._diverged_at.tolist()]
 
     def _mark_diverged(self, losses: Tensor) -> None:
+        """Freezes the replicas whose loss is not finite, and keeps the number of updates so far for them."""
         finite = losses.isfinite()
         torch.where(self._alive & ~finite, self._updates, self._diverged_at, out=self._diverged_at)
         self._alive &= finite
@@ -143,7 +144,7 @@ class Lockstep:
 
 @contextlib.contextmanager
 def _products_in(tf32: bool) -> Iterator[None]:
-    """Computes matrix products of float32 in TF32 or not, whatever the rest of the process does."""
+    """Sets whether products of float32 are computed in TF32, and restores the process's setting afterwards."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:

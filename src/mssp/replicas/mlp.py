@@ -1,8 +1,8 @@
-"""R copies of the paper's MLP MoE as one program, which takes inputs flat, whatever shape the data have.
+"""R replicas of the paper's MLP MoE as one program; inputs of any shape are flattened.
 
-On a CPU, autograd gives every parameter its gradient. On a GPU with Triton it stops at the layers' outputs: a layer's
-gradient is a product of what entered it and what came back to its output, and the optimizer's kernel multiplies the
-two itself (:class:`mssp.replicas.program.Factored`).
+On a CPU, autograd computes the gradient of every parameter. On a GPU with Triton it stops at the layers' outputs: the
+gradient of a layer's weights is the product of the layer's input and the gradient at its output, and the optimizer's
+kernel computes this product itself (:class:`mssp.replicas.program.Factored`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MLPProgram:
 
     def __init__(self, config: mlp.MLPConfig) -> None:
         self.config = config
-        with torch.device("meta"):  # it says what its parameters are, and holds none
+        with torch.device("meta"):  # only the description of its parameters is needed
             self._model = mlp.MLPMoE(config)
         described = described_parameters(self._model)
         self.infos: Sequence[ParamInfo] = [info for info, _ in described]
@@ -62,7 +62,7 @@ class MLPProgram:
         plans = {id(replica.plan): replica.plan for replica in replicas}
         factors = {key: self._model.plan_multipliers(plan) for key, plan in plans.items()}
         for plan in {plan.setting: plan for plan in plans.values()}.values():
-            self.check(plan)  # plans of one setting differ in tuned values only, which it does not look at
+            self.check(plan)  # one plan of each setting is enough: the others differ in tuned values only
         parameters = {
             info.name: initial_weights(replicas, info, self.shapes[info.name], values[info.name], device)
             for info in self.infos
@@ -100,7 +100,7 @@ class MLPProgram:
 
     @property
     def recordable(self) -> bool:
-        return self.config.soft or not self.config.noise  # noise is drawn anew on the CPU
+        return self.config.soft or not self.config.noise  # noise is drawn on the CPU, in every step
 
     def floats_per_example(self) -> int:
         config = self.config
@@ -113,51 +113,52 @@ class MLPProgram:
         factors = _multipliers(constants)
         shared = x[0] if len(x) == 1 else x
         if len(parameters["readout"]) == 1 and not backend.fused(x):
-            # One replica has no axis, and gets the bits of a model alone: batched products round differently.
+            # A single replica is computed without the axis R, and so bit-identically to a model outside of replicas:
+            # batched products round differently.
             factors = _multipliers({name: factor.view(()) for name, factor in constants.items()})
-            alone = {name: parameter[0] for name, parameter in parameters.items()}
-            noise = None if noise is None else [of_block[0] for of_block in noise]
-            acts = mlp.forward(alone, shared, self.config, factors, noise)
+            single = {name: parameter[0] for name, parameter in parameters.items()}
+            noise = None if noise is None else [block_noise[0] for block_noise in noise]
+            acts = mlp.forward(single, shared, self.config, factors, noise)
             return {name: act.unsqueeze(0) for name, act in acts.items()}
         return mlp.forward(parameters, shared, self.config, factors, noise)
 
     def _noise(self, batch: Batch, replicas: int) -> Sequence[Tensor] | None:
-        """Noise in the choice of experts, a function of seed and step: [R, B, M] for each block."""
+        """Noise for the choice of experts, [R, B, M] for each block. It depends on seed and step alone."""
         config = self.config
         if not config.noise or config.soft:
             return None
         shape = (len(batch.seeds), batch.x.shape[1], config.experts)
-        of_blocks = []
+        noises = []
         for block in range(config.blocks):
             name = f"blocks.{block}.noise.{batch.step}"
             drawn = [torch.from_numpy(normals(seed, name, 0, shape[1] * shape[2])) for seed in batch.seeds]
             noise = torch.stack(drawn).view(shape).to(batch.x.device) * config.noise
-            of_blocks.append(per_replica(noise, replicas))
-        return of_blocks
+            noises.append(per_replica(noise, replicas))
+        return noises
 
     def _factored(self, acts: mlp.Activations, losses: Tensor, constants: Constants, x: Tensor) -> dict[str, Gradient]:
-        """Gradients as products of what comes back to a layer's output and what entered the layer."""
-        of_block = ("router", "expert_in", "aggregate")
-        layers = [f"blocks.{block}.{layer}" for block in range(self.config.blocks) for layer in of_block]
-        names = ["embedding", *layers, "readout"]
-        back = dict(zip(names, torch.autograd.grad(losses.sum(), [acts[name] for name in names]), strict=True))
+        """Gradients of parameters as factors: the gradient at a layer's output, and the layer's input."""
+        layers = ("router", "expert_in", "aggregate")
+        block_names = [f"blocks.{block}.{layer}" for block in range(self.config.blocks) for layer in layers]
+        names = ["embedding", *block_names, "readout"]
+        grads = dict(zip(names, torch.autograd.grad(losses.sum(), [acts[name] for name in names]), strict=True))
         acts = {name: act.detach() for name, act in acts.items()}
-        gradients: dict[str, Gradient] = {"embedding": Factored(back["embedding"], x)}
+        gradients: dict[str, Gradient] = {"embedding": Factored(grads["embedding"], x)}
         h = acts["features"]
         for block in range(self.config.blocks):
             name = f"blocks.{block}."
             gates = acts[f"{name}gates"] * constants["aggregation"]
             hidden = gated_hidden_units(acts[f"{name}expert_in"], gates, self.config.activation, gated=False)
             gradients |= {
-                f"{name}router": Factored(back[f"{name}router"], h),
-                f"{name}w_in": Factored(back[f"{name}expert_in"].flatten(-2), h),
-                f"{name}w_out": Factored(hidden.flatten(-2), back[f"{name}aggregate"]),
+                f"{name}router": Factored(grads[f"{name}router"], h),
+                f"{name}w_in": Factored(grads[f"{name}expert_in"].flatten(-2), h),
+                f"{name}w_out": Factored(hidden.flatten(-2), grads[f"{name}aggregate"]),
             }
             h = acts[f"{name}output"]
-        gradients["readout"] = Factored(back["readout"], h)
+        gradients["readout"] = Factored(grads["readout"], h)
         return gradients
 
 
 def _multipliers(constants: Constants) -> mlp.Multipliers:
-    """The multipliers of a forward pass; a plan sets none for the residual where the model has no residual."""
+    """The multipliers of a forward pass; only models with residual blocks have one for the residual."""
     return mlp.Multipliers(constants["aggregation"], constants.get("residual", 1.0))

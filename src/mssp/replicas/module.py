@@ -1,6 +1,6 @@
-"""R copies of any ``nn.Module`` as one program, through ``torch.func``: slower than a program of its own, and general.
+"""R replicas of any ``nn.Module`` as one program, through ``torch.func``: general, but slower than a program by hand.
 
-The module must be a function of its parameters, buffers and input: no state that its forward pass changes.
+The module must be a function of its parameters, buffers and input: its forward pass may not change any state.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ModuleProgram:
         claims: Claims | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] = mean_cross_entropy,
     ) -> None:
-        # A copy, because replicas are initialized in it one after the other.
+        # A copy, because `setup` initializes the module once for each replica.
         self._model, self._claims, self._loss = deepcopy(model), claims, loss
         self._multipliers: dict[str, float] = {}
         described = described_parameters(self._model, claims)
@@ -66,7 +66,7 @@ class ModuleProgram:
     def setup(
         self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
     ) -> tuple[dict[str, Tensor], Constants]:
-        """The module itself is initialized as each replica in turn, and copied."""
+        """Initializes the module as each replica in turn, and stacks copies of its parameters and buffers."""
         self._check_multipliers(replicas)
         parameters: dict[str, list[Tensor]] = {name: [] for name in self.shapes}
         buffers: dict[str, list[Tensor]] = {name: [] for name, _ in self._model.named_buffers()}
@@ -78,14 +78,14 @@ class ModuleProgram:
             for name, buffer in self._model.named_buffers():
                 buffers[name].append(buffer.detach().to(device, copy=True))
         self._model.to(device)
-        constants = {name: torch.stack(of_replicas) for name, of_replicas in buffers.items()}
-        return {name: torch.stack(of_replicas) for name, of_replicas in parameters.items()}, constants
+        constants = {name: torch.stack(copies) for name, copies in buffers.items()}
+        return {name: torch.stack(copies) for name, copies in parameters.items()}, constants
 
     def outputs(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor) -> Tensor:
         return self._over_replicas(self._outputs, parameters, constants, x)  # type: ignore[no-any-return]
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return torch.stack([self._loss(*of_replica) for of_replica in zip(outputs, targets, strict=True)])
+        return torch.stack([self._loss(*pair) for pair in zip(outputs, targets, strict=True)])
 
     def scores(self, losses: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
         return scores_of_classes(losses, outputs, targets)
@@ -95,9 +95,8 @@ class ModuleProgram:
             outputs = self._outputs(weights, buffers, inputs)
             return self._loss(outputs, targets), outputs
 
-        differentiated = grad_and_value(loss, has_aux=True)
         gradients, (losses, outputs) = self._over_replicas(
-            differentiated, parameters, constants, batch.x, batch.targets
+            grad_and_value(loss, has_aux=True), parameters, constants, batch.x, batch.targets
         )
         return Step(losses, outputs, gradients)
 
@@ -106,14 +105,14 @@ class ModuleProgram:
         raise ValueError(f"replicas of {name} are not measured term by term: mssp.check(build, ...) measures modules")
 
     def factors(self, constants: Constants) -> Mapping[str, Tensor]:
-        return {}  # none is known: multipliers are attributes somewhere in the module
+        return {}  # multipliers are attributes somewhere in the module, under names that are not known here
 
     @property
     def recordable(self) -> bool:
         return False  # a module may do anything in its forward pass
 
     def floats_per_example(self) -> int:
-        """A guess, because modules are not ours: a hundred times the widest side of a layer."""
+        """A rough guess, because the module can be anything: a hundred times the widest side of a layer."""
         return 100 * max(max(shape[-2:], default=1) for shape in self.shapes.values())
 
     def _outputs(self, weights: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
@@ -125,7 +124,7 @@ class ModuleProgram:
         self, function: Callable[..., Any], parameters: Mapping[str, Tensor], constants: Constants, *data: Tensor
     ) -> Any:
         replicas = len(next(iter(parameters.values())))
-        # A batch that all replicas share is not copied.
+        # vmap shares a batch with axis None between all replicas, without copies.
         axes = tuple(None if len(groups) == 1 else 0 for groups in data)
         batches = [groups[0] if len(groups) == 1 else per_replica(groups, replicas) for groups in data]
         mapped = vmap(function, in_dims=(0, 0, *axes), randomness="different")
@@ -134,9 +133,9 @@ class ModuleProgram:
     def _check_multipliers(self, replicas: Sequence[Replica]) -> None:
         """Refuses replicas with different multipliers: a module holds one set of them, as plain numbers."""
         for replica in replicas:
-            wanted = multipliers_of(self._model, replica.plan)
-            self._multipliers = self._multipliers or wanted
-            for name, factor in wanted.items():
+            multipliers = multipliers_of(self._model, replica.plan)
+            self._multipliers = self._multipliers or multipliers
+            for name, factor in multipliers.items():
                 if factor != self._multipliers[name]:
                     raise ValueError(
                         f"replicas of a module share its multipliers: {name} is {self._multipliers[name]} in one plan "

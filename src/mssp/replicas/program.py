@@ -1,8 +1,10 @@
-"""What R replicas are and compute: the interface between a model and the loop that trains it.
+"""The interface between models and the loop that trains R replicas of them, and what the two exchange.
 
-One replica is a plan and a seed; R of them are tensors with a leading axis. Replicas differ in what a plan says:
-learning rate, multipliers, initial scale, eps, weight decay. So a sweep of any of these is a list of plans, and the
-code that plans a model plans a replica.
+A replica is a plan and a seed, and R replicas are tensors with a leading axis R. Replicas may differ in everything that
+a plan sets, such as learning rates, multipliers and weight decays. A sweep of any of these is a list of plans.
+
+Shapes: R replicas, G groups of consecutive replicas that share their batches, B batch, C classes, O outputs and I
+inputs of a layer.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ from mssp.measure.magnitudes import Sizes
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan, Values
 
-Constants = Mapping[str, Tensor]  # what replicas have beside their parameters: multipliers, buffers
-Probe = Callable[[Mapping[str, Tensor]], Sizes]  # from present parameters to the size of every term by name, [R] each
+Constants = Mapping[str, Tensor]  # tensors of replicas that are not trained: multipliers, buffers
+Probe = Callable[[Mapping[str, Tensor]], Sizes]  # from parameters to the size of every term by name, [R] each
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step sees: inputs [G, B, ...] for G groups of consecutive replicas, targets [R, B, ...].
+    """The data of one step: inputs ``x`` [G, B, ...] and targets [R, B, ...].
 
-    Inputs have the shape that the data have; a model that takes them flat flattens them itself. Whatever is random in a
-    step is a function of the groups' seeds and the number of the step.
+    Inputs have the shape that they have in the dataset; a model that needs them flat flattens them. Everything random
+    in a step depends on the groups' seeds, [G], and the number of the step alone.
     """
 
     x: Tensor
@@ -41,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Step:
-    """One pass forward and backward: losses [R], outputs [R, B, ..., C], and a gradient per parameter."""
+    """The results of a forward and a backward pass: losses [R], outputs [R, B, ..., C], a gradient per parameter."""
 
     losses: Tensor
     outputs: Tensor
@@ -49,9 +51,9 @@ class Step:
 
 
 class Program(Protocol):
-    """A model for any number of replicas: all that training, evaluation and measurements know of it.
+    """A model for any number of replicas, as training, evaluation and measurements use it.
 
-    ``metrics`` names what :meth:`scores` finds, the loss first.
+    ``metrics`` are the names of the :meth:`scores`; the loss comes first.
     """
 
     infos: Sequence[ParamInfo]
@@ -60,10 +62,10 @@ class Program(Protocol):
 
     @property
     def recordable(self) -> bool:
-        """Whether every step is the same program, which a GPU can record once and replay."""
+        """Whether every step runs the same operations, so that a CUDA graph can replay them."""
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan that does not go with the model."""
+        """Refuses a plan that does not go with the model."""
 
     def setup(
         self, replicas: Sequence[Replica], values: Mapping[str, Sequence[Values]], device: torch.device
@@ -81,24 +83,24 @@ class Program(Protocol):
     def gradients(self, parameters: Mapping[str, Tensor], constants: Constants, batch: Batch) -> Step: ...
 
     def probe(self, parameters: Mapping[str, Tensor], constants: Constants, x: Tensor, targets: Tensor) -> Probe:
-        """Measures every term of later parameters against these, on inputs [G, T, ...] and targets [G, T, ...].
+        """A function that measures every term of later parameters against these, on inputs and targets [G, T, ...].
 
         A model whose terms are not known is refused.
         """
 
     def factors(self, constants: Constants) -> Mapping[str, Tensor]:
-        """The factors of its forward pass by which measurements are judged, by name, [R] each."""
+        """The factors of the forward pass that a check of scaling needs, by name, [R] each."""
 
     def floats_per_example(self) -> int:
-        """About how many numbers one example keeps in memory, forward and backward."""
+        """An estimate of how many numbers one example keeps in memory during a forward and a backward pass."""
 
 
 @dataclass(frozen=True)
 class Factored:
-    """The gradient of a matrix as the two batches whose product it is; the matrix itself need not exist.
+    """The gradient of a matrix as a product that is not computed yet: rowsᵀ columns, a sum over the batch.
 
-    A replica's gradient is rowsᵀ columns, with ``rows`` [R, B, O] and ``columns`` [R, B, I], or [G, B, I] where
-    consecutive replicas share them. The parameter may have more axes: all but its last one are outputs.
+    ``rows`` are [R, B, O], and ``columns`` [R, B, I], or [G, B, I] where groups of replicas share them. Of a
+    parameter with more axes, the last axis is I, and all others together are O.
     """
 
     rows: Tensor
@@ -125,7 +127,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Rates:
-    """What an optimizer needs for one parameter, one number per replica: [R], float64."""
+    """The settings of an optimizer for one parameter, one number per replica: [R], float64."""
 
     lr: Tensor
     eps: Tensor
@@ -134,7 +136,7 @@ class Rates:
 
 
 def check_alike(replicas: Sequence[Replica]) -> None:
-    """Replicas in lockstep share a shape, an optimizer and its betas; everything else may differ."""
+    """Refuses replicas that differ in shape, optimizer or betas, which one program cannot train together."""
     if not replicas:
         raise ValueError("no replicas to train")
     first = replicas[0].plan
@@ -152,35 +154,36 @@ def check_alike(replicas: Sequence[Replica]) -> None:
 
 
 def resolved(replicas: Sequence[Replica], infos: Sequence[ParamInfo]) -> dict[str, list[Values]]:
-    """The plans' numbers by parameter, in the order of the replicas."""
+    """The numbers of the plans by parameter: for each, a list in the order of the replicas."""
     by_plan = {id(replica.plan): replica.plan for replica in replicas}
     values = {key: plan.resolve(infos) for key, plan in by_plan.items()}
     return {info.name: [values[id(replica.plan)][info.name] for replica in replicas] for info in infos}
 
 
 def rates(values: Sequence[Values], device: torch.device) -> Rates:
-    """What the optimizer needs for one parameter, from the plans' numbers for each replica."""
-    of_replicas = [(planned.lr, planned.eps or 0.0, planned.weight_decay, planned.grad_scale) for planned in values]
-    return Rates(*torch.tensor(of_replicas, dtype=torch.float64, device=device).T.contiguous())
+    """The optimizer's settings for one parameter, from the numbers of each replica's plan."""
+    rows = [(planned.lr, planned.eps or 0.0, planned.weight_decay, planned.grad_scale) for planned in values]
+    return Rates(*torch.tensor(rows, dtype=torch.float64, device=device).T.contiguous())
 
 
 def initial_weights(
     replicas: Sequence[Replica], info: ParamInfo, shape: tuple[int, ...], values: Sequence[Values], device: torch.device
 ) -> Tensor:
-    """[R, *shape]: each replica's initial weights, those that :func:`mssp.initialize` would give it alone.
+    """The initial weights of all replicas, [R, *shape], equal to those that :func:`mssp.initialize` gives one model.
 
-    A draw depends on the seed and the name alone, so replicas of one seed share it, and differ by their scale.
+    Random numbers depend on the seed and the parameter's name alone. Replicas of one seed share them, and differ in the
+    standard deviation by which they are multiplied.
     """
     stack = torch.zeros(len(replicas), *shape, device=device)
     all_entries = tuple(slice(0, size) for size in shape)
-    drawn_alike: dict[tuple[int, float], list[int]] = {}
+    sharing: dict[tuple[int, float], list[int]] = {}  # replicas that share their random numbers
     for index, (replica, planned) in enumerate(zip(replicas, values, strict=True)):
         if not planned.zero:
-            drawn_alike.setdefault((replica.seed, planned.shared), []).append(index)
-    for (seed, _), members in drawn_alike.items():
+            sharing.setdefault((replica.seed, planned.shared), []).append(index)
+    for (seed, _), members in sharing.items():
         unit = replace(values[members[0]], init_std=1.0)
         normals = draw(shape, all_entries, info, unit, seed, torch.float32).to(device)
-        for index in members:  # one at a time: a product of all of them would need their memory once more
+        for index in members:  # one at a time: the product of all of them would need their memory a second time
             torch.mul(normals, values[index].init_std, out=stack[index])
     return stack
 
@@ -201,11 +204,11 @@ def shared_seeds(replicas: Sequence[Replica]) -> list[int]:
 
 
 def stacked(numbers: Sequence[Mapping[str, float]], device: torch.device) -> dict[str, Tensor]:
-    """Factors of the forward pass by name, [R, 1, 1]: they multiply activations of [R, batch, ...]."""
+    """Factors of the forward pass by name, [R, 1, 1], which multiply activations [R, batch, ...]."""
     stacks = {name: [factors[name] for factors in numbers] for name in numbers[0]}
     return {name: torch.tensor(stack, device=device).view(-1, 1, 1) for name, stack in stacks.items()}
 
 
 def per_replica(groups: Tensor, replicas: int) -> Tensor:
-    """[G, ...] as [R, ...]: consecutive replicas share a group."""
+    """Repeats each group's entry for all of its replicas: [G, ...] to [R, ...]."""
     return groups if len(groups) == replicas else groups.repeat_interleave(replicas // len(groups), 0)

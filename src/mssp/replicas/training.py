@@ -1,4 +1,4 @@
-"""Trains replicas on a dataset, as many at a time as fit on the device, and says how each went."""
+"""Trains replicas on a dataset, as many at a time as fit on the device, and returns the curves and scores of each."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from mssp.replicas.lockstep import PRECISIONS, Lockstep
 from mssp.replicas.program import Program, Replica, check_alike
 
 Curve = npt.NDArray[np.float32]
-_SHARE = 0.8  # of free memory: allocators and products need room of their own
+_MEMORY_SHARE = 0.8  # the share of free memory to use: allocators and matrix products need the rest
 _FLOAT = 4  # bytes
-_LARGEST_EVALUATION = 1000  # examples; more at once is no faster
+_LARGEST_EVALUATION = 1000  # examples at once; more is no faster
 
 
 def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        # Memory that torch holds and does not use is free too.
+        # Memory that torch has reserved and does not use is free too.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    try:  # Linux says what can be had without swapping, caches included
+    try:  # Linux: the memory that is available without swapping, caches included
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         return int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
@@ -55,13 +55,13 @@ def bytes_per_replica(program: Program, optimizer: Optimizer, batch: int, device
     copies = 1 + optimizer.moments
     floats = copies * sum(sizes) + batch * program.floats_per_example()
     if not runs_triton(device.type, torch.float32):
-        floats += sum(sizes) + 2 * max(sizes)  # gradients, and what elementwise operations leave between them
+        floats += sum(sizes) + 2 * max(sizes)  # gradients, and intermediate results of elementwise operations
     return floats * _FLOAT
 
 
 def replicas_that_fit(program: Program, optimizer: Optimizer, batch: int, device: torch.device) -> int:
     needed = bytes_per_replica(program, optimizer, batch, device)
-    fitting = int(_SHARE * free_bytes(device) // needed)
+    fitting = int(_MEMORY_SHARE * free_bytes(device) // needed)
     if not fitting:
         gib = needed / 2**30
         raise ValueError(f"one replica needs {gib:.1f} GiB, and {device} has {free_bytes(device) / 2**30:.1f} free")
@@ -70,11 +70,11 @@ def replicas_that_fit(program: Program, optimizer: Optimizer, batch: int, device
 
 def examples_that_fit(program: Program, replicas: int, device: torch.device) -> int:
     """How many examples all replicas can be evaluated on at once."""
-    return max(1, int(_SHARE / 2 * free_bytes(device) // (replicas * program.floats_per_example() * _FLOAT)))
+    return max(1, int(_MEMORY_SHARE / 2 * free_bytes(device) // (replicas * program.floats_per_example() * _FLOAT)))
 
 
 def even_parts(count: int, largest: int) -> list[slice]:
-    """``count`` things in as few parts of nearly equal size as ``largest`` allows.
+    """Splits ``count`` items into as few slices as possible, of nearly equal size and at most ``largest`` items.
 
     >>> even_parts(10, 4)
     [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
@@ -87,10 +87,10 @@ def even_parts(count: int, largest: int) -> list[slice]:
 @takes(steps=positive_int, batch=positive_int, validate_at=several(at_least(0)), validation=optional(positive_int))
 @dataclass(frozen=True)
 class Schedule:
-    """How long to train and where to look.
+    """The length of a training run, its batch size, and when to evaluate on the validation set.
 
     Args:
-        validate_at: numbers of updates after which to evaluate on the validation set, which happens at the end anyway.
+        validate_at: numbers of updates after which to evaluate, in addition to the end.
         validation: how many validation examples to use; None for all.
     """
 
@@ -107,13 +107,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of one replica.
+    """The results of training one replica.
 
     Args:
         curves: the program's metrics, by name, on every step's batch before its update; NaN once the replica diverged.
         validation: the metrics on the validation set at the end.
-        validations: the same after the numbers of updates in ``validate_at``.
-        diverged_at: the number of updates after which the loss was not finite; None if it always was finite.
+        validations: the metrics on the validation set by number of updates, for those in ``validate_at``.
+        diverged_at: the number of updates after which the loss was not finite; None if it is finite.
     """
 
     curves: dict[str, Curve]
@@ -124,9 +124,9 @@ class Trained:
 
 @takes(data=kind_of("mssp.data.dataset.Dataset"), device=a_device)
 class Feed:
-    """A dataset on a device: bytes stay bytes there, and a batch is normalised when it is taken.
+    """A dataset on a device, which gives batches. Bytes stay bytes on the device, and each batch is normalised.
 
-    Inputs keep the shape that they have in the data; a program flattens them if its model takes them flat.
+    Inputs keep the shape that they have in the dataset; a program flattens them if its model needs them flat.
     """
 
     def __init__(self, data: Dataset, device: str | torch.device = "cpu") -> None:
@@ -138,14 +138,14 @@ class Feed:
         self._train = self._moved(data.train)
 
     def batches(self, seeds: Sequence[int], schedule: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
-        """For every step, inputs [G, B, ...] and targets [G, B] of G seeds."""
+        """The batches of G seeds: for every step, inputs [G, B, ...] and targets [G, B]."""
         orders = [self.data.batches(seed, schedule.batch, schedule.steps) for seed in seeds]
         inputs, targets = self._train
         for examples in torch.from_numpy(np.stack(orders, axis=1)).to(self.device):
             yield self._normalised(inputs[examples]), targets[examples]
 
     def validation(self, count: int | None) -> tuple[Tensor, Tensor]:
-        """All validation examples, or some of them, the same for everyone."""
+        """All validation examples, or ``count`` of them, the same for every replica."""
         inputs, targets = self._moved(self.data.validation if count is None else subset(self.data.validation, count))
         return self._normalised(inputs), targets
 
@@ -153,7 +153,7 @@ class Feed:
         return torch.addcmul(self._shift, inputs.to(torch.float32), self._scale)
 
     def _moved(self, split: Split) -> tuple[Tensor, Tensor]:
-        # torch wants to be able to write to arrays, and those in memory shared by processes are read-only.
+        # torch warns of arrays that it cannot write to, and arrays in memory shared by processes are read-only.
         arrays = (np.require(array, requirements=("C", "W")) for array in (split.inputs, split.targets))
         inputs, targets = (torch.from_numpy(array).to(self.device) for array in arrays)
         return inputs, targets
@@ -178,12 +178,12 @@ def train(
     largest: int | None = None,
     on_step: Callable[[int], None] | None = None,
 ) -> list[Trained]:
-    """Train every replica on its own order of the data, in a single pass.
+    """Trains every replica in a single pass over the data, in the order that its seed gives.
 
-    Replicas are trained in parts that fit into memory; a part that does not fit after all is halved.
+    Replicas are trained in parts that are estimated to fit into memory. A part that does not fit is halved.
 
     Args:
-        largest: at most so many replicas at a time.
+        largest: the largest number of replicas at a time.
         on_step: called after every step with the number of replicas that took it.
     """
     check_alike(replicas)
@@ -210,27 +210,27 @@ def _train_together(
 ) -> list[Trained]:
     R, metrics = len(lockstep.replicas), lockstep.program.metrics
     curves = torch.full((schedule.steps, R, len(metrics)), torch.nan, device=feed.device)
-    held_out = feed.validation(schedule.validation)
-    at_once = min(_LARGEST_EVALUATION, examples_that_fit(lockstep.program, R, feed.device))
+    validation = feed.validation(schedule.validation)
+    examples_at_once = min(_LARGEST_EVALUATION, examples_that_fit(lockstep.program, R, feed.device))
     validations: dict[int, Tensor] = {}
     for step, (x, targets) in enumerate(feed.batches(lockstep.seeds, schedule)):
         if step in schedule.validate_at:
-            validations[step] = lockstep.evaluate(*held_out, at_once)
+            validations[step] = lockstep.evaluate(*validation, examples_at_once)
         curves[step] = lockstep.step(x, targets)
         if on_step is not None:
             on_step(R)
-    last = lockstep.evaluate(*held_out, at_once)
+    last = lockstep.evaluate(*validation, examples_at_once)
     if schedule.steps in schedule.validate_at:
         validations[schedule.steps] = last
-    # All numbers are asked for at the end, because the program would wait for the device at each of them.
+    # Numbers are read from the device at the end only, because each read waits for it.
     numbers = curves.permute(1, 2, 0).cpu().numpy()
-    ends = last.tolist()
-    between = {step: scores.tolist() for step, scores in validations.items()}
+    last_scores = last.tolist()
+    scores_at = {step: scores.tolist() for step, scores in validations.items()}
     return [
         Trained(
             curves={name: np.ascontiguousarray(numbers[r, index]) for index, name in enumerate(metrics)},
-            validation=dict(zip(metrics, ends[r], strict=True)),
-            validations={step: dict(zip(metrics, scores[r], strict=True)) for step, scores in between.items()},
+            validation=dict(zip(metrics, last_scores[r], strict=True)),
+            validations={step: dict(zip(metrics, scores[r], strict=True)) for step, scores in scores_at.items()},
             diverged_at=diverged_at,
         )
         for r, diverged_at in enumerate(lockstep.diverged_at)

@@ -17,7 +17,7 @@ from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.program import Probe
 
 Measured = dict[str, npt.NDArray[np.float64]]
-_EAGER_CALLS = 1  # calls before a GPU records one
+_EAGER_CALLS = 1  # plain calls before the measurement is captured as a CUDA graph
 
 
 def watch(
@@ -26,11 +26,11 @@ def watch(
     batches: Iterable[tuple[Tensor, Tensor]],
     on_step: Callable[[], None] | None = None,
 ) -> Measured:
-    """Every size by name, [steps + 1, R]: at the start, and after each update.
+    """Trains on the batches, and returns every size by name, [steps + 1, R]: at the start, and after each update.
 
-    Beside the sizes there are the training ``loss``, which belongs to the batch of the next update and has no value
-    after the last; ``gradient-sum/ROLE``, the sum of the sizes of the gradients that were trained on; ``eps/ROLE`` of
-    the optimizer; and the program's factors by name.
+    The result also has the training ``loss`` on the batch of the next update, which is NaN after the last update;
+    ``gradient-sum/ROLE``, the sum over all updates of the sizes of gradients; ``eps/ROLE`` of the optimizer; and the
+    program's factors by name.
 
     Args:
         probe: inputs [G, T, ...] and targets [G, T, ...] for groups of replicas, as a batch has them.
@@ -42,11 +42,11 @@ def watch(
     rows, losses = [measure() | _by_role(gradient_sums, program.infos)], []
     for x, targets in batches:
         losses.append(lockstep.step(x, targets)[:, 0])
-        gradient_sums = {name: before + lockstep.gradient_sizes[name] for name, before in gradient_sums.items()}
+        gradient_sums = {name: total + lockstep.gradient_sizes[name] for name, total in gradient_sums.items()}
         rows.append(measure() | _by_role(gradient_sums, program.infos))
         if on_step is not None:
             on_step()
-    # All numbers are asked for at the end, because the program would wait for the device at each of them.
+    # Numbers are read from the device at the end only, because each read waits for it.
     measured = {name: torch.stack([row[name] for row in rows]).cpu().numpy() for name in rows[0]}
     unknown = torch.full((len(lockstep.replicas),), torch.nan, device=lockstep.device)
     measured[LOSS()] = torch.stack([*losses, unknown]).double().cpu().numpy()
@@ -54,7 +54,7 @@ def watch(
 
 
 def _recorded(probe: Probe, lockstep: Lockstep) -> Callable[[], Sizes]:
-    """Measures parameters that change in place. A GPU records it, because all sizes are put into one tensor."""
+    """A function that measures the present parameters. All sizes are in one tensor, so that a CUDA graph can do it."""
     record_or_replay = Recorder(_EAGER_CALLS if lockstep.device.type == "cuda" else 0)
     names: list[str] = []
 
@@ -67,6 +67,7 @@ def _recorded(probe: Probe, lockstep: Lockstep) -> Callable[[], Sizes]:
 
 
 def _by_role(gradient_sums: Mapping[str, Tensor], infos: Iterable[ParamInfo]) -> dict[str, Tensor]:
+    """Combines the gradient sums of all parameters of a role."""
     pool = Pool()
     for info in infos:
         pool.add(GRADIENT_SUM(info.role), gradient_sums[info.name])
@@ -77,8 +78,8 @@ def _constants(lockstep: Lockstep, infos: Iterable[ParamInfo]) -> dict[str, Tens
     """The program's factors, and the optimizer's eps if it has one."""
     constants = dict(lockstep.program.factors(lockstep.constants))
     if lockstep.replicas[0].plan.setting.optimizer.eps is not None:
-        # Parameters of one role share their eps where they have one shape, as in equal blocks.
-        rates_of = {info.role: lockstep.rates[info.name] for info in infos}
-        # Adam sees gradients scaled up as eps scaled down.
-        constants |= {EPS(role): rates.eps / rates.grad_scale for role, rates in rates_of.items()}
+        # Parameters of one role have equal shapes in all blocks, and so one eps: the last one stands for all.
+        role_rates = {info.role: lockstep.rates[info.name] for info in infos}
+        # To Adam, larger gradients are the same as a smaller eps.
+        constants |= {EPS(role): rates.eps / rates.grad_scale for role, rates in role_rates.items()}
     return constants
