@@ -283,7 +283,7 @@ def test_the_terms_of_a_moe_layer_add_up(options: dict[str, Any]) -> None:
 
 
 def passed_through(moe: MoE, x: Tensor) -> tuple[Any, Tensor]:
-    with recorded([moe.router, moe.experts], whole=[moe.router]) as passed:
+    with recorded([moe.router, moe.experts], with_calls=[moe.router]) as passed:
         out, _ = moe(x)
     return passed, out
 
@@ -293,22 +293,22 @@ def test_the_terms_of_a_gpt_add_up() -> None:
     model, batch = gpt(active=2, gated=True)
     start = ModuleProbe(model.double(), batch)
     trained(model, batch, own_loss)
-    with recorded(start._hooked(), start._whole) as now:
+    with recorded(start._hooked(), start._with_calls) as now:
         loss = own_loss(model, batch)
     assert loss is not None
     gradients = start._backward(loss, now)
     for moe in start._moes:
-        parts = list(gradients.parts[moe.experts].values())
+        parts = list(gradients.by_sender[moe.experts].values())
         assert len(parts) == 2
-        torch.testing.assert_close(parts[0] + parts[1], gradients.backs[moe.experts], rtol=1e-8, atol=1e-12)
-        first, last = moe.moment(start._before, start._start.__getitem__), moe.moment(now, wide_copy)
+        torch.testing.assert_close(parts[0] + parts[1], gradients.at_outputs[moe.experts], rtol=1e-8, atol=1e-12)
+        first, last = moe.moment(start._passed_at_start, start._initial.__getitem__), moe.moment(now, wide_copy)
         terms = expert_terms(first, last, moe.hidden, parts)
         total = sum((terms.forward[name] for name in FORWARD), torch.zeros(()))
         torch.testing.assert_close(total, now[moe.experts].y, rtol=1e-8, atol=1e-12)
         to_gates = sum((each for pair in terms.to_gates for each in pair), torch.zeros(()))
         through_router = moe.through_gates(moe.routings(now), to_gates) @ moe.router.get_parameter("weight").detach()
         found = sum((each[name] for each in terms.backward for name in BACKWARD.terms), through_router)
-        (wanted,) = torch.autograd.grad(loss, now[moe.experts].into, retain_graph=True)
+        (wanted,) = torch.autograd.grad(loss, now[moe.experts].input_edges, retain_graph=True)
         torch.testing.assert_close(found.view_as(wanted), wanted * 12, rtol=1e-8, atol=1e-12)
 
 
@@ -318,7 +318,7 @@ def test_both_ways_to_a_gradient_agree() -> None:
     with recorded([model.hidden]) as passed:
         loss = cross_entropy(model, batch)
     now = passed[model.hidden]
-    back = now.back(torch.autograd.grad(loss, now.out_of)) * 5
+    back = now.gradient_rows(torch.autograd.grad(loss, now.output_edges)) * 5
     layer = Layer(weight.detach()[None], now.x)
     of_layer = layer_sizes("hidden", layer, layer, back)["gradient/hidden"]
     by_autograd = ModuleProbe(model, batch, cross_entropy, DENSE_CLAIMS)()["gradient/hidden"]
@@ -592,6 +592,8 @@ def test_what_cannot_be_measured_is_refused() -> None:
     model, batch = gpt()
     with pytest.raises(ValueError, match=r"a loss is one number that depends on the parameters, got \(2, 6, 11\)"):
         ModuleProbe(model, batch, lambda model, batch: model(batch[0]).logits)()
+    with pytest.raises(ValueError, match="a loss is one number that depends on the parameters, got one without a grad"):
+        ModuleProbe(model, batch, lambda model, batch: torch.zeros(()))()
     with pytest.raises(ValueError, match="the model has no trainable parameters to measure"):
         ModuleProbe(nn.GELU(), batch)
 

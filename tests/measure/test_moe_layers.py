@@ -48,7 +48,7 @@ def the_layer(block: nn.Module) -> MoELayer:
 
 def run(block: nn.Module, layer: MoELayer, x: Tensor) -> tuple[Any, Tensor]:
     parts = [layer.router, layer.experts]
-    with recorded(parts, whole=parts) as passed:
+    with recorded(parts, with_calls=parts) as passed:
         block(x)
     return passed, passed[layer.experts].y.squeeze(0)
 
@@ -76,7 +76,7 @@ def test_the_terms_of_a_foreign_layer_add_up(family: str) -> None:
     to_logits = layer.through_gates(layer.routings(now), sum(terms.to_gates[0], torch.zeros(())))
     by_router = to_logits.to(torch.float64) @ layer.router.get_parameter("weight").detach()
     found = sum((terms.backward[0][name] for name in BACKWARD.terms), by_router)
-    wanted = torch.autograd.grad(now[layer.experts].out_of, x, [back])[0]
+    wanted = torch.autograd.grad(now[layer.experts].output_edges, x, [back])[0]
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 
 

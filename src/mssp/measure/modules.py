@@ -1,8 +1,8 @@
-"""Every size of any model in training, recorded by hooks: what MLPProbe measures, for a GPT or a model of one's own.
+"""Measures any model in training by hooks: sizes of its weights, updates, gradients and activations.
 
-Linear layers and lookups are measured wherever they stand, MoE layers (our own, and those whose experts are stacked
-tensors) with all the terms of their sums over experts. Other parameters have the sizes that need no input: of
-themselves, their updates and their gradients.
+A size is a root mean square. Linear layers and lookups are measured wherever they stand, and MoE layers (our own, and
+those whose experts are stacked tensors) with all the terms of their sums over experts. Of other parameters only the
+sizes that need no input are measured: those of the weights, their updates and their gradients.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mssp.planning.rules import BIASES, GAINS
 
 Loss = Callable[[nn.Module, Any], Tensor | None]
 Described = list[tuple[ParamInfo, nn.Parameter]]
-# Sizes that every parameter has, whether or not it is known here what it computes with.
+# Sizes that every parameter has, also where the module that computes with it is none of those measured here.
 _OF_PARAMETERS = (WEIGHTS, UPDATE, GRADIENT)
 
 
@@ -55,7 +55,7 @@ class Call:
 
 @takes(model=a_module, loss=optional(function), claims=optional(claims))
 class ModuleProbe:
-    """Measures a model on a fixed batch against the weights it has now.
+    """Measures a model on a fixed batch, against the weights that it has when the probe is made.
 
     >>> model = nn.Sequential(nn.Linear(12, 8, bias=False), nn.Linear(8, 3, bias=False))
     >>> claims = {"0.weight": ParamInfo("embedding", layout="out in"),
@@ -69,44 +69,45 @@ class ModuleProbe:
     (True, tensor([0.], dtype=torch.float64))
 
     Args:
-        batch: what ``loss`` takes; what enters every layer is kept, so let it be small.
+        batch: what ``loss`` takes. It should be small, since the input of every layer is kept in memory.
         loss: the mean loss on the batch, as in training. Without it the model is called on the batch (a tuple is its
             arguments, a mapping its keyword arguments) and the ``loss`` of its output is taken; where there is none,
             only the forward pass is measured.
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
 
-    What comes back to a MoE layer is split into what the readout's initial weights and what its update sent where the
-    readout is one Linear of its own. Where there is none or several, or it is tied to the embedding, or starts at zero,
-    all of it counts as sent by the update. In a split, a loss that bypasses the readout (load balancing) is in no part.
+    The gradient that reaches a MoE layer is split into a part sent by the readout's initial weights and a part sent by
+    the readout's update. This needs a single Linear as readout, untied and not starting at zero; otherwise all of the
+    gradient counts as sent by the update. Losses that bypass the readout (load balancing) are in neither part.
 
-    Experts that are modules of their own are linear layers like any other. Under top-K an expert sees other tokens when
-    the routing has changed, and how its input changed cannot be said: this is noticed by the number of tokens.
+    Experts that are modules of their own are linear layers like any other. Under top-K the routing may have changed, so
+    that an expert sees other tokens than at the start. If it sees another number of tokens, the changes of its input
+    and output are left out. A change of tokens that keeps their number is not detected.
     """
 
     def __init__(self, model: nn.Module, batch: Any, loss: Loss | None = None, claims: Claims | None = None) -> None:
         self._model, self._batch, self._loss = unwrapped(model), batch, loss or own_loss
         self._described = described_parameters(model, claims)
-        check_whole(self._described)
+        check_unsharded(self._described)
         trained = [parameter for _, parameter in self._described]
         if not trained:
             raise ValueError("the model has no trainable parameters to measure")
         self._device = trained[0].device
         self._moes = list(moe_layers(self._model))
-        self._maps, self._lookups = _layers(self._model, self._described, {moe.router for moe in self._moes})
-        parts = [part for moe in self._moes for part in (moe.router, moe.experts)]
-        held = [*trained, *(parameter for part in parts for parameter in part.parameters())]
-        self._start: dict[Tensor, Tensor] = {parameter: wide_copy(parameter) for parameter in held}
+        self._linears, self._lookups = _layers(self._model, self._described, {moe.router for moe in self._moes})
+        moe_modules = [module for moe in self._moes for module in (moe.router, moe.experts)]
+        measured = [*trained, *(parameter for module in moe_modules for parameter in module.parameters())]
+        self._initial: dict[Tensor, Tensor] = {parameter: wide_copy(parameter) for parameter in measured}
         self._readout = self._splitting_readout()
         routers = {module for module in self._model.modules() if isinstance(module, Router)}
-        self._whole = frozenset({*parts, *routers})
-        with undisturbed(self._model), torch.no_grad(), recorded(self._hooked(), self._whole) as passed:
+        self._with_calls = frozenset({*moe_modules, *routers})
+        with undisturbed(self._model), torch.no_grad(), recorded(self._hooked(), self._with_calls) as passed:
             self._loss(self._model, batch)
-        self._before = passed
+        self._passed_at_start = passed
 
     def _splitting_readout(self) -> nn.Module | None:
-        """The one readout whose initial weights and update both send something back."""
-        readouts = [linear for linear in self._maps if linear.role == "readout"]
-        splits = len(readouts) == 1 and not readouts[0].tied and bool(self._start[readouts[0].weight].any())
+        """The readout by which gradients are split: the only one, untied, with initial weights that are not zero."""
+        readouts = [linear for linear in self._linears if linear.role == "readout"]
+        splits = len(readouts) == 1 and not readouts[0].tied and bool(self._initial[readouts[0].weight].any())
         return readouts[0].module if splits else None
 
     def __call__(self) -> Sizes:
@@ -116,66 +117,78 @@ class ModuleProbe:
     def measure(self) -> tuple[Sizes, Tensor | None]:
         """Every size by name, and the loss on the batch."""
         with undisturbed(self._model):
-            with torch.enable_grad(), recorded(self._hooked(), self._whole) as passed:
+            with torch.enable_grad(), recorded(self._hooked(), self._with_calls) as passed:
                 loss = self._loss(self._model, self._batch)
             gradients = None if loss is None else self._backward(loss, passed)
             with torch.no_grad():
                 return self._sizes(passed, gradients), None if loss is None else loss.detach()
 
     def _hooked(self) -> set[nn.Module]:
-        return {linear.module for linear in self._maps} | {module for _, module in self._lookups} | self._whole
+        linears = {linear.module for linear in self._linears}
+        return linears | {module for _, module in self._lookups} | self._with_calls
 
     def _backward(self, loss: Tensor, passed: Mapping[nn.Module, Passage]) -> _Gradients:
         if loss.numel() != 1 or not loss.requires_grad:
-            raise ValueError(f"a loss is one number that depends on the parameters, got {tuple(loss.shape)}")
-        sources = {module: passage for module, passage in passed.items() if passage.out_of}
-        parameters = [parameter for _, parameter in self._described if parameter.requires_grad]  # still
-        edges = [edge for passage in sources.values() for edge in passage.out_of]
+            got = tuple(loss.shape) if loss.numel() != 1 else "one without a gradient"
+            raise ValueError(f"a loss is one number that depends on the parameters, got {got}")
+        sources = {module: passage for module, passage in passed.items() if passage.output_edges}
+        # Parameters may have been frozen since the probe was made.
+        parameters = [parameter for _, parameter in self._described if parameter.requires_grad]
+        edges = [edge for passage in sources.values() for edge in passage.output_edges]
         edges += [get_gradient_edge(parameter) for parameter in parameters]
-        rest = iter(torch.autograd.grad(loss, edges, torch.ones_like(loss), retain_graph=True, allow_unused=True))
-        # Of a token's own loss, not of its share in the mean.
+        # The gradients of all outputs come first, then those of the parameters.
+        gradients = iter(torch.autograd.grad(loss, edges, torch.ones_like(loss), retain_graph=True, allow_unused=True))
+        # The loss is a mean over tokens. Times their number, a gradient is that of a token's own loss.
         tokens = self._tokens(passed)
-        backs = {
-            module: source.back([next(rest) for _ in source.out_of]) * tokens for module, source in sources.items()
+        at_outputs = {
+            module: passage.gradient_rows([next(gradients) for _ in passage.output_edges]) * tokens
+            for module, passage in sources.items()
         }
-        return _Gradients(dict(zip(parameters, rest, strict=True)), backs, self._sent_by_readout(passed, backs))
+        by_sender = self._sent_by_readout(passed, at_outputs)
+        return _Gradients(dict(zip(parameters, gradients, strict=True)), at_outputs, by_sender)
 
     def _tokens(self, passed: Mapping[nn.Module, Passage]) -> int:
-        """The number of tokens in the loss's mean: the readout's. An expert sees fewer, layers before pooling more."""
-        readouts = [linear.module for linear in self._maps if linear.role == "readout" and linear.module in passed]
+        """The number of tokens that the loss is a mean over: those of the readout, or of any module without one.
+
+        An expert sees fewer tokens, and a layer before pooling sees more.
+        """
+        readouts = [linear.module for linear in self._linears if linear.role == "readout" and linear.module in passed]
         return max((passed[module].tokens for module in readouts or passed), default=1)
 
     def _sent_by_readout(
-        self, passed: Mapping[nn.Module, Passage], backs: Mapping[nn.Module, Tensor]
+        self, passed: Mapping[nn.Module, Passage], at_outputs: Mapping[nn.Module, Tensor]
     ) -> dict[nn.Module, dict[str, Tensor]]:
-        """What comes back to the sum over experts of every MoE layer, by the part of the readout that sent it."""
-        layers = [moe.experts for moe in self._moes if moe.experts in backs]
+        """The gradient at the sum over experts of every MoE layer, by the part of the readout that sent it."""
+        layers = [moe.experts for moe in self._moes if moe.experts in at_outputs]
         readout = self._readout
-        if readout is None or readout not in passed or not passed[readout].into or not layers:
-            return {layer: {"update": backs[layer]} for layer in layers}
+        if readout is None or readout not in passed or not passed[readout].input_edges or not layers:
+            return {layer: {"update": at_outputs[layer]} for layer in layers}
         matrix = readout.get_parameter("weight")
-        start = self._start[matrix]
-        parts: dict[nn.Module, dict[str, Tensor]] = {layer: {} for layer in layers}
-        for sent, weight in (("init", start), ("update", wide_copy(matrix) - start)):
-            back = passed[readout].by_call(backs[readout] @ weight)
-            edges = [edge for layer in layers for edge in passed[layer].out_of]
-            rest = iter(torch.autograd.grad(passed[readout].into, edges, back, retain_graph=True, allow_unused=True))
+        initial = self._initial[matrix]
+        by_sender: dict[nn.Module, dict[str, Tensor]] = {layer: {} for layer in layers}
+        edges = [edge for layer in layers for edge in passed[layer].output_edges]
+        for sender, weight in (("init", initial), ("update", wide_copy(matrix) - initial)):
+            sent = passed[readout].by_call(at_outputs[readout] @ weight)
+            gradients = iter(
+                torch.autograd.grad(passed[readout].input_edges, edges, sent, retain_graph=True, allow_unused=True)
+            )
             for layer in layers:
-                parts[layer][sent] = passed[layer].back([next(rest) for _ in passed[layer].out_of])
-        return parts
+                of_calls = [next(gradients) for _ in passed[layer].output_edges]
+                by_sender[layer][sender] = passed[layer].gradient_rows(of_calls)
+        return by_sender
 
     def _sizes(self, passed: Mapping[nn.Module, Passage], gradients: _Gradients | None) -> Sizes:
         pool = Pool()
-        backs, parts = ({}, {}) if gradients is None else (gradients.backs, gradients.parts)
-        for linear in self._maps:
+        at_outputs, by_sender = ({}, {}) if gradients is None else (gradients.at_outputs, gradients.by_sender)
+        for linear in self._linears:
             if linear.module in passed:
-                self._add(pool, self._map_sizes(linear, passed[linear.module], backs.get(linear.module)))
+                self._add(pool, self._linear_sizes(linear, passed[linear.module], at_outputs.get(linear.module)))
         for role, module in self._lookups:
             if module in passed:
                 self._add(pool, self._lookup_sizes(role, module, passed[module]))
         for moe in self._moes:
             if moe.experts in passed:
-                self._add(pool, self._moe_sizes(moe, passed, parts.get(moe.experts, {})))
+                self._add(pool, self._moe_sizes(moe, passed, by_sender.get(moe.experts, {})))
         for routings in self._routings(passed):
             self._add(pool, routing_sizes([merged(routings)]))
         return {**pool.sizes(), **self._parameter_sizes(gradients)}
@@ -186,12 +199,13 @@ class ModuleProbe:
             if Quantity.named(name).kind not in _OF_PARAMETERS:
                 pool.add(name, size.to(self._device))
 
-    def _map_sizes(self, linear: _LinearMap, now: Passage, back: Tensor | None) -> Sizes:
-        role, weight, before = linear.role, linear.weight, self._before.get(linear.module)
-        # Under top-K an expert may have seen other tokens: nothing to compare those of now with.
-        start = before if before is not None and before.tokens == now.tokens else None
+    def _linear_sizes(self, linear: _Linear, now: Passage, gradient: Tensor | None) -> Sizes:
+        role, weight, start = linear.role, linear.weight, self._passed_at_start.get(linear.module)
+        # An expert that saw another number of tokens at the start saw other tokens, which compare with none of now.
+        if start is not None and start.tokens != now.tokens:
+            start = None
         x, x_0 = now.x, (start or now).x
-        sizes = layer_sizes(role, Layer(self._start[weight], x_0), Layer(wide_copy(weight), x), back)
+        sizes = layer_sizes(role, Layer(self._initial[weight], x_0), Layer(wide_copy(weight), x), gradient)
         sizes[ACTIVATION(role)] = rms(now.y)
         if start is None:
             del sizes[PROPAGATING(role)], sizes[INPUT_CHANGE(role)]
@@ -202,42 +216,42 @@ class ModuleProbe:
         return sizes
 
     def _lookup_sizes(self, role: str, module: nn.Embedding, now: Passage) -> Sizes:
-        update = wide_copy(module.weight) - self._start[module.weight]
+        update = wide_copy(module.weight) - self._initial[module.weight]
         looked_up = update[now.x.flatten()].unsqueeze(0)
         return {
             EFFECTIVE(role): rms(looked_up),
-            PROPAGATING(role): rms(torch.zeros_like(looked_up)),  # the tokens stay what they are
+            PROPAGATING(role): rms(torch.zeros_like(looked_up)),  # the input is tokens, which do not change
             ACTIVATION(role): rms(now.y),
-            CHANGE(role): rms(now.y - self._before[module].y),
+            CHANGE(role): rms(now.y - self._passed_at_start[module].y),
         }
 
-    def _moe_sizes(self, moe: MoELayer, passed: Mapping[nn.Module, Passage], backs: Mapping[str, Tensor]) -> Sizes:
+    def _moe_sizes(self, moe: MoELayer, passed: Mapping[nn.Module, Passage], by_sender: Mapping[str, Tensor]) -> Sizes:
         routings = moe.routings(passed)
-        # Gates that depend on nothing trainable pass nothing back.
-        backs = backs if routings[0].logits.requires_grad else {}
-        first, last = moe.moment(self._before, self._start.__getitem__), moe.moment(passed, wide_copy)
-        now, before = passed[moe.experts].y, self._before[moe.experts].y
+        # No gradient passes gates that depend on nothing trainable.
+        by_sender = by_sender if routings[0].logits.requires_grad else {}
+        start, now = moe.moment(self._passed_at_start, self._initial.__getitem__), moe.moment(passed, wide_copy)
+        aggregate, aggregate_0 = passed[moe.experts].y, self._passed_at_start[moe.experts].y
         return {
-            **moe_sizes(first, last, moe.hidden, backs, lambda back: moe.through_gates(routings, back)),
-            ACTIVATION("aggregate"): rms(now),
-            CHANGE("aggregate"): rms(now - before),
-            **distance_between_experts(last.weights),
+            **moe_sizes(start, now, moe.hidden, by_sender, lambda gradient: moe.through_gates(routings, gradient)),
+            ACTIVATION("aggregate"): rms(aggregate),
+            CHANGE("aggregate"): rms(aggregate - aggregate_0),
+            **distance_between_experts(now.weights),
         }
 
     def _routings(self, passed: Mapping[nn.Module, Passage]) -> Iterator[list[Routing]]:
-        """Where tokens went, for every router, whether it is in a MoE layer or on its own."""
-        of_layers = {moe.router: moe for moe in self._moes}
+        """The routings of every router, whether it is in a MoE layer or on its own."""
+        layer_of = {moe.router: moe for moe in self._moes}
         for module, passage in passed.items():
-            if module in of_layers:
-                yield of_layers[module].routings(passed)
+            if module in layer_of:
+                yield layer_of[module].routings(passed)
             elif isinstance(module, Router):
                 yield [output for _, output in passage.calls]
 
     def _parameter_sizes(self, gradients: _Gradients | None) -> Sizes:
         entries = Entries(self._device)
         for info, parameter in self._described:
-            update = wide_copy(parameter) - self._start[parameter]
-            entries.add(WEIGHTS(info.role), self._start[parameter])
+            update = wide_copy(parameter) - self._initial[parameter]
+            entries.add(WEIGHTS(info.role), self._initial[parameter])
             entries.add(UPDATE(info.role), update)
             if info.role in GAINS | BIASES:
                 entries.add(EFFECTIVE(info.role), update)
@@ -249,7 +263,7 @@ class ModuleProbe:
 
 
 class Entries:
-    """Root mean squares over all entries of several tensors, by name; large tensors weigh more than small ones.
+    """Root mean squares, by name, over the entries of several tensors, as if the tensors were one.
 
     >>> entries = Entries()
     >>> entries.add("bias", torch.zeros(3))
@@ -275,14 +289,14 @@ class Entries:
         return {name: (total / count).sqrt() for name, (total, count) in self._sums.items()}
 
 
-def check_whole(described: Described) -> None:
+def check_unsharded(described: Described) -> None:
     for info, parameter in described:
         if isinstance(parameter, DTensor):  # as FSDP makes them
             raise ValueError(f"{info.name} is sharded, and a probe reads whole parameters: probe a model without FSDP")
 
 
 def own_loss(model: nn.Module, batch: Any) -> Tensor | None:
-    """The loss that a model's output on a batch holds, as our GPT's and Hugging Face's do; None where it holds none."""
+    """The ``loss`` of a model's output on a batch, as our GPT and Hugging Face's models have it; None without one."""
     if isinstance(batch, Call):
         output = model(*batch.args, **batch.kwargs)
     elif isinstance(batch, Mapping):
@@ -294,7 +308,9 @@ def own_loss(model: nn.Module, batch: Any) -> Tensor | None:
 
 
 @dataclass(frozen=True)
-class _LinearMap:
+class _Linear:
+    """A module that multiplies by its ``weight``; ``tied`` where the weight is the embedding's too."""
+
     role: str
     module: nn.Module
     tied: bool
@@ -306,27 +322,33 @@ class _LinearMap:
 
 @dataclass(frozen=True)
 class _Gradients:
-    """Gradients of the mean loss by the parameters, and of a token's own loss at the outputs of modules (``backs``).
+    """The gradients of one backward pass.
 
-    ``parts`` has the latter for each MoE layer, by the part of the readout that sent it.
+    Args:
+        parameters: of the mean loss, by parameter.
+        at_outputs: of a token's own loss at the outputs of modules.
+        by_sender: the same at the sum over experts of every MoE layer, by the part of the readout that sent it.
     """
 
     parameters: Mapping[Tensor, Tensor | None]
-    backs: Mapping[nn.Module, Tensor]
-    parts: Mapping[nn.Module, Mapping[str, Tensor]]
+    at_outputs: Mapping[nn.Module, Tensor]
+    by_sender: Mapping[nn.Module, Mapping[str, Tensor]]
 
 
 def _layers(
     model: nn.Module, described: Described, routers: Collection[nn.Module]
-) -> tuple[list[_LinearMap], list[tuple[str, nn.Embedding]]]:
-    """The modules that multiply by a described ``weight``, and those that look rows of one up; a tied one does both."""
+) -> tuple[list[_Linear], list[tuple[str, nn.Embedding]]]:
+    """The modules that multiply by a described ``weight``, and the embeddings, which look up its rows, by role.
+
+    A tied weight belongs to one module of each kind.
+    """
     infos: dict[nn.Parameter | None, ParamInfo] = {parameter: info for info, parameter in described}
-    maps, lookups = [], []
+    linears, lookups = [], []
     for module in model.modules():
         info = infos.get(module._parameters.get("weight"))
         if info is not None and isinstance(module, nn.Embedding):
             lookups.append((info.role, module))
         elif info is not None and (isinstance(module, nn.Linear | Router) or module in routers):
-            # A tied matrix is described as the embedding it also is.
-            maps.append(_LinearMap("readout" if info.tied_readout else info.role, module, info.tied_readout))
-    return maps, lookups
+            # A tied matrix is described as an embedding.
+            linears.append(_Linear("readout" if info.tied_readout else info.role, module, info.tied_readout))
+    return linears, lookups

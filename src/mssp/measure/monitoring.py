@@ -18,7 +18,7 @@ from mssp._constraints import a_module, a_plan, an_optimizer, claims, function, 
 from mssp.apply.description import Claims, described_parameters
 from mssp.apply.groups import inner_optimizer
 from mssp.measure.magnitudes import Sizes
-from mssp.measure.modules import Call, Described, Entries, Loss, ModuleProbe, check_whole
+from mssp.measure.modules import Call, Described, Entries, Loss, ModuleProbe, check_unsharded
 from mssp.measure.quantities import FAITHFULNESS, GRADIENT
 from mssp.measure.trackers import Line, writers
 from mssp.planning.parameter import ParamInfo
@@ -106,7 +106,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._optimizer = None if optimizer is None else inner_optimizer(optimizer)
         self._every = every
         self._described = described_parameters(model, claims)
-        check_whole(self._described)
+        check_unsharded(self._described)
         self._planned = plan.resolve(info for info, _ in self._described)
         self._steps = 0
         self._probe: ModuleProbe | None = None

@@ -1,4 +1,4 @@
-"""What enters and leaves the modules of a model in one forward pass, without a trace of it left behind.
+"""Records what enters and leaves the modules of a model in one forward pass, and leaves the model as it was.
 
 Shapes: T tokens (rows of all calls of a module, one call after the other), a outputs, b inputs; a leading axis of one
 replica, as everywhere in this package.
@@ -23,13 +23,13 @@ class Passage:
     Values are copies, in float32 or wider, since models write into their tensors in place. For the same reason
     gradients are asked for at the edges of autograd's graph, which stay those of the values that were copied.
 
-    ``calls`` are the arguments and the output of every call, as they were; only of modules that are recorded whole.
+    ``calls`` are the arguments and the output of every call, as they were, if the module is recorded with its calls.
     """
 
     def __init__(self) -> None:
         self.calls: list[tuple[tuple[Any, ...], Any]] = []
-        self._into: list[GradientEdge] = []
-        self._out_of: list[GradientEdge] = []
+        self._input_edges: list[GradientEdge] = []
+        self._output_edges: list[GradientEdge] = []
         self._inputs: list[Tensor] = []
         self._outputs: list[Tensor] = []
         self._shapes: list[tuple[torch.Size, torch.dtype]] = []
@@ -40,7 +40,7 @@ class Passage:
         self._shapes.append((x.shape, x.dtype))
         self._inputs.append(_rows(wide_copy(x)))
         self._outputs.append(_rows(wide_copy(y)))
-        for edges, tensor in ((self._into, x), (self._out_of, y)):
+        for edges, tensor in ((self._input_edges, x), (self._output_edges, y)):
             if tensor.requires_grad:
                 edges.append(get_gradient_edge(tensor))
 
@@ -59,21 +59,21 @@ class Passage:
         return sum(len(rows) for rows in self._inputs)
 
     @property
-    def into(self) -> list[GradientEdge]:
+    def input_edges(self) -> list[GradientEdge]:
         """The edges at which to ask for the gradient of each call's input; none where one of them has no gradient."""
-        return self._into if len(self._into) == len(self._inputs) else []
+        return self._input_edges if len(self._input_edges) == len(self._inputs) else []
 
     @property
-    def out_of(self) -> list[GradientEdge]:
-        """As ``into``, for the outputs."""
-        return self._out_of if len(self._out_of) == len(self._outputs) else []
+    def output_edges(self) -> list[GradientEdge]:
+        """As ``input_edges``, for the outputs."""
+        return self._output_edges if len(self._output_edges) == len(self._outputs) else []
 
     def by_call(self, x: Tensor) -> list[Tensor]:
         """Rows [1, T, b] as the inputs of each call were: in their shapes and dtypes."""
         parts = x.squeeze(0).split([len(rows) for rows in self._inputs])
         return [part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, self._shapes, strict=True)]
 
-    def back(self, gradients: Sequence[Tensor | None]) -> Tensor:
+    def gradient_rows(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """The gradients at each call's output as rows, [1, T, a]; None stands for an output that nothing depends on."""
         rows = [
             torch.zeros_like(y) if gradient is None else _rows(wide_copy(gradient))
@@ -95,10 +95,12 @@ def wide_copy(x: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def recorded(modules: Iterable[nn.Module], whole: Collection[nn.Module] = ()) -> Iterator[Mapping[nn.Module, Passage]]:
+def recorded(
+    modules: Iterable[nn.Module], with_calls: Collection[nn.Module] = ()
+) -> Iterator[Mapping[nn.Module, Passage]]:
     """Record what goes through these modules; those that no token reaches are left out.
 
-    Of modules in ``whole``, arguments and outputs are kept as they are, with their graph.
+    Of modules in ``with_calls``, arguments and outputs are kept as they are, with their graph.
     """
     passed: dict[nn.Module, Passage] = {}
 
@@ -107,7 +109,7 @@ def recorded(modules: Iterable[nn.Module], whole: Collection[nn.Module] = ()) ->
         if arguments[0].numel():
             passage = passed.setdefault(module, Passage())
             passage.add(arguments[0], output)
-            if module in whole:
+            if module in with_calls:
                 passage.calls.append((arguments, output))
 
     handles = [module.register_forward_hook(record, with_kwargs=True) for module in modules]
@@ -120,9 +122,9 @@ def recorded(modules: Iterable[nn.Module], whole: Collection[nn.Module] = ()) ->
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Run a model without noise and dropout, in its own precision, uncompiled; everything is afterwards as before.
+    """Run a model without noise and dropout, in its own precision, uncompiled, and restore its state afterwards.
 
-    That is: training flags, buffers (some models count in them) and random states. A compiled model would run past
+    The state is training flags, buffers (some models count in them) and random states. A compiled model would run past
     the hooks, and autocast around one call but not around the next would be measured as a change.
     """
     flags = [(module, module.training) for module in model.modules()]
