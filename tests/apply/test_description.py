@@ -90,9 +90,11 @@ def test_claims_that_mean_nothing() -> None:
             ParamInfo("expert_in", expert_axis=axis)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="layout must be a text such as 'out in', got 5"):
         ParamInfo("hidden", layout=5)  # type: ignore[arg-type]
-    claims: Any
-    for claims in (["w"], {"w": 5}, {3: "bias"}):
-        with pytest.raises(ValueError, match="claims must be a mapping of names to what parameters are"):
+    claims: Any = ["w"]
+    with pytest.raises(ValueError, match="claims must be a mapping of names to what parameters are"):
+        describe(small(), claims)
+    for claims in ({"w": 5}, {3: "bias"}):
+        with pytest.raises(ValueError, match="claims must map name patterns to ParamInfo or a role, got "):
             describe(small(), claims)
     with pytest.raises(ValueError, match=r"names \{expert\} more than once"):
         describe(small(), {"{expert}.{expert}": "bias"})
