@@ -1,4 +1,4 @@
-"""A plan on a model: what its parameters are, their initial values, parameter groups, and checks that both arrived.
+"""Applies a plan to a model: descriptions of its parameters, initial values, parameter groups, and checks of both.
 
     describe  ->  initialize  ->  param_groups  ->  verify
 

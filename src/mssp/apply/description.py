@@ -1,4 +1,4 @@
-"""What each parameter of a model is.
+"""Describes the parameters of a model: which role each of them has, and which sides.
 
 A description comes from modules that describe themselves (``param_infos``), or from the user as name patterns and what
 they stand for. Every trainable parameter is claimed exactly once, under each of its names. Nothing is guessed from a
@@ -205,7 +205,7 @@ def _claimed_by_modules(model: nn.Module, clean: Callable[[str], str]) -> dict[s
 
 
 def _merged(infos: list[ParamInfo]) -> ParamInfo:
-    """One description for a parameter that goes by several names."""
+    """One description for a parameter that has several names."""
     roles = {info.role for info in infos}
     if roles == {"embedding", "readout"}:
         # The shared matrix starts and moves as an embedding does; as a readout it needs a multiplier on the logits.

@@ -1,4 +1,4 @@
-"""A plan as parameter groups of an optimizer, and schedules that keep to it."""
+"""Turns a plan into parameter groups of an optimizer, and checks that a schedule keeps the plan's ratios."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _scale_before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict
 
 
 def group_settings(plan: Plan, role: str, values: Values) -> dict[str, Any]:
-    """What a group of the optimizer holds beside its parameters."""
+    """The settings of a group of the optimizer: everything but its parameters."""
     settings = {
         "lr": values.lr,
         "initial_lr": values.lr,

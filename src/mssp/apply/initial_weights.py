@@ -1,6 +1,6 @@
-"""Initial values, written into parameters of any device, dtype and sharding.
+"""Writes initial values into parameters of any device, dtype and sharding.
 
-Everything is worked out before anything is written: a call that fails has touched nothing.
+Everything is checked before anything is written, so that a call that fails has changed nothing.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def draw_normals(shape: tuple[int, ...], region: Region, name: str, seed: int) -
 
 
 def _fill_sharded(parameter: DTensor, info: ParamInfo, values: Values, seed: int) -> None:
-    """Every rank draws its own part; of other placements than plain shards it draws the whole, which torch cuts."""
+    """Write a sharded parameter. Every rank draws its own shard; of other placements the whole, which torch cuts."""
     shape = tuple(parameter.shape)
     region = _local_region(parameter)
     if region is not None:

@@ -1,4 +1,4 @@
-"""Checks that a plan arrived on a model and its optimizer, and that the model would survive it."""
+"""Checks that a model and its optimizer have the values of a plan, and that the model can train under it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _groups_by_parameter(optimizer: Optimizer, names: dict[int, str]) -> dict[in
 def check_routing(
     plan: Plan, model: nn.Module, infos: Sequence[ParamInfo], gate: str | None = None, random_routing: bool = False
 ) -> None:
-    """Refuse a plan that the model's routers would not survive, and warn where they would learn late."""
+    """Refuse a plan under which the model's routers tie all experts, and warn where they would learn late."""
     routers = [module for module in model.modules() if isinstance(module, Routes)]
     gates = {gate or "", *(router.gate_kind for router in routers)}
     random_routing = random_routing or (bool(routers) and all(router.random_routing for router in routers))

@@ -1,4 +1,4 @@
-"""Sizes of tensors for R replicas at once, and of what one linear map does.
+"""Sizes (root mean squares) of tensors and of one linear layer's terms, for R replicas at once.
 
 Every tensor here has a leading axis of replicas, and every size is [R]. A linear map h = W x is compared with its
 start:
@@ -59,8 +59,8 @@ def rms_of_products(rows: Tensor, columns: Tensor) -> Tensor:
     True
 
     Args:
-        rows: [R, ..., T, a], what came back to the outputs.
-        columns: [R, ..., T, b], what entered; axes between R and T are layers of their own.
+        rows: [R, ..., T, a], the gradients at the outputs.
+        columns: [R, ..., T, b], the inputs; axes between R and T are layers of their own.
     """
     T, a, b = rows.shape[-2], rows.shape[-1], columns.shape[-1]
     if a * b <= T * (a + b):

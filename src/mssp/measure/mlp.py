@@ -1,4 +1,4 @@
-"""Every size of R MLP MoEs in training, read off the activations of their one forward pass."""
+"""Measures R MLP MoEs in training: every size, from the activations of one forward pass of all of them."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ class MLPProbe:
             return torch.autograd.grad(mlp.gates(leaf, self._config) * self._share, leaf, back)[0]
 
     def _backward(self, acts: mlp.Activations, now: mlp.Parameters) -> dict[str, dict[str, Tensor]]:
-        """What comes back to every layer's output, by the part of the readout that sent it.
+        """The gradient at every layer's output, by the part of the readout that sent it.
 
-        To the readout's own output it comes back from the loss: that part is called ``output``.
+        The gradient at the readout's own output is sent by the loss. Its part is called ``output``.
         """
         outputs = acts["readout"].detach().requires_grad_()
         losses = mlp.loss(outputs, self._targets, self._config.loss)

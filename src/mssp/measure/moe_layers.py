@@ -1,4 +1,4 @@
-"""The MoE layers of a model, as a probe sees them: our own, and those of models that keep their experts in stacks.
+"""Finds the MoE layers of a model for a probe: our own, and those of models that keep their experts in stacks.
 
 Shapes: T tokens, M experts, K active; one replica, so the leading axis R of this package is 1.
 """
@@ -130,7 +130,7 @@ def _changed(weights: ExpertWeights, change: Values) -> ExpertWeights:
 
 
 def moe_layers(model: nn.Module) -> Iterator[MoELayer]:
-    """Every MoE layer of a model that can be looked into; of others, the parameters are measured as they are."""
+    """Every MoE layer of a model whose router and experts are of a known kind. Other layers are left out."""
     for module in model.modules():
         if isinstance(module, MoE):
             yield own_layer(module)

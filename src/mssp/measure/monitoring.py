@@ -1,4 +1,4 @@
-"""The sizes of a model while it trains, written down every so many steps."""
+"""Measures a model while it trains, every so many steps, and writes the sizes (root mean squares) down."""
 
 from __future__ import annotations
 

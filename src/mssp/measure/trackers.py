@@ -14,7 +14,7 @@ from mssp._estimates import finite
 
 @dataclass(frozen=True)
 class Line:
-    """What was measured after so many steps.
+    """The sizes that were measured after a number of steps.
 
     Args:
         loss: on the probe batch; None where it has none.

@@ -15,7 +15,7 @@ from mssp.planning.plans import Plan, plan
 from mssp.planning.setting import ADAM, MSSP
 from mssp.theory.propagation import Exponent, slack
 
-_HELD_BY_READOUT = 1  # a zero readout delays every gradient but its own by one update
+_UPDATES_OF_DELAY = 1  # by how many updates a zero readout delays every gradient but its own
 
 
 class Implied:
@@ -97,7 +97,7 @@ class Implied:
 
     def _starts(self, role: str) -> int:
         """The number of updates after which a role has a gradient."""
-        return _HELD_BY_READOUT if self._first.roles["readout"].zero and role != "readout" else 0
+        return _UPDATES_OF_DELAY if self._first.roles["readout"].zero and role != "readout" else 0
 
     def tied(self) -> bool:
         """Whether experts start equal."""
