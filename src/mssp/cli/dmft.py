@@ -77,11 +77,11 @@ class DmftCommand:
 
     def run(self) -> int:
         from mssp.dmft import compare, solve
-        from mssp.dmft.comparison import networks
+        from mssp.dmft.comparison import network_counts
         from mssp.dmft.solution import SAMPLES, SOLVES
 
         experiment = self._experiment()
-        widths = networks(self.compare, self.seeds) if self.compare else {}
+        widths = network_counts(self.compare, self.seeds) if self.compare else {}
         for width in widths:
             experiment.shape(width)  # which refuses what is no whole number
         device = pick_device(self.device)

@@ -1,8 +1,8 @@
 """The limits of MoEs of infinite size, solved by dynamical mean-field theory (docs/dmft.md).
 
-experiment = Experiment(plan, inputs, targets, steps)     what is trained: the family of a plan
+experiment = Experiment(plan, inputs, targets, steps)     the family of a plan, and the data it is trained on
 solution = solve(experiment)                              its limit: outputs, kernels, router, with errors
-comparison = compare(solution, widths=[64, 128, 256])     finite networks of that plan beside it
+comparison = compare(solution, widths=[64, 128, 256])     finite networks of that family, compared with the limit
 
 It imports planning, apply, nn, replicas and ladders.
 """

@@ -1,4 +1,4 @@
-"""Finite networks of the same experiment, how far they are from the limit, and how fast they come closer.
+"""Compares finite networks with the limit of their experiment: how far they are from it, and how fast they approach it.
 
 The networks are planned, initialised and trained by the code that users run. The mean over networks of one width
 differs from the limit by the bias of the finite width and by the noise of few seeds. The ``deviation`` is the size of
@@ -29,23 +29,24 @@ from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.program import Replica
 from mssp.replicas.training import bytes_per_replica, even_parts, replicas_that_fit
 
-# Memory of networks that train together. It does not depend on the machine, so that the last digits do not either.
+# Memory of networks that train together. It is the same on every machine, so that results agree to the last digit.
 _BYTES_AT_ONCE = {"cpu": 2 << 30, "cuda": 24 << 30}
 
 
 def trained(experiment: Experiment, width: int, seeds: Sequence[int], device: torch.device) -> list[Observables]:
-    """The observables of networks of that width in training, one network for every seed."""
+    """Trains one network of that width for every seed, and returns the observables of each."""
     program, plan = MLPProgram(experiment.config(width)), experiment.member(width)
-    training = program, plan.setting.optimizer, len(experiment.all_inputs), device
-    at_once = max(1, min(_BYTES_AT_ONCE[device.type] // bytes_per_replica(*training), replicas_that_fit(*training)))
-    networks: list[Observables] = []
+    needs = program, plan.setting.optimizer, len(experiment.all_inputs), device
+    at_once = max(1, min(_BYTES_AT_ONCE[device.type] // bytes_per_replica(*needs), replicas_that_fit(*needs)))
+    observables: list[Observables] = []
     for part in even_parts(len(seeds), at_once):
         lockstep = Lockstep(program, [Replica(plan, seed) for seed in seeds[part]], device=device)
-        networks += _watched(experiment, lockstep)
-    return networks
+        observables += _observed(experiment, lockstep)
+    return observables
 
 
-def _watched(experiment: Experiment, lockstep: Lockstep) -> list[Observables]:
+def _observed(experiment: Experiment, lockstep: Lockstep) -> list[Observables]:
+    """Trains the networks of a lockstep, and returns the observables of each."""
     device, replicas = lockstep.device, len(lockstep.replicas)
     count = len(experiment.inputs)
     x = torch.from_numpy(experiment.all_inputs).float().to(device)
@@ -73,51 +74,51 @@ def _watched(experiment: Experiment, lockstep: Lockstep) -> list[Observables]:
 
 
 def _state(experiment: Experiment, lockstep: Lockstep, x: Tensor) -> dict[str, Tensor]:
-    """Activations and gradients of all networks at present, scaled to order one as in the equations."""
+    """The present activations and gradients of all networks, scaled to order one as in the equations."""
     program = lockstep.program
     assert isinstance(program, MLPProgram)
     config, width = program.config, program.config.width
     leaves = {name: parameter.detach() for name, parameter in lockstep.parameters.items()}
-    leaves["embedding"].requires_grad_()  # so that autograd goes back through every layer
+    leaves["embedding"].requires_grad_()  # so that autograd computes gradients of every layer's output
     factors = mlp.Multipliers(lockstep.constants["aggregation"], 1.0)
     acts = mlp.forward(leaves, x, config, factors)
     names = ("embedding", "blocks.0.router", "blocks.0.expert_in")
-    # Outputs of different inputs do not depend on each other: one sum differentiates them all.
-    back = torch.autograd.grad(acts["readout"].sum(), [acts[name] for name in names])
+    # The outputs of different inputs do not depend on each other, so their sum has the gradients of each.
+    feature_grad, router_grad, unit_grad = torch.autograd.grad(acts["readout"].sum(), [acts[name] for name in names])
     leaves["embedding"].requires_grad_(False)
     acts = {name: act.detach() for name, act in acts.items()}
     psi, units = acts["blocks.0.router"], activation(config.activation)(acts["blocks.0.expert_in"])
     gate = acts["blocks.0.gates"] * (config.experts if config.gate == "softmax" else 1)
-    wide_experts = 1 if experiment.plan.setting.regime is II else width
+    expert_growth = 1 if experiment.plan.setting.regime is II else width  # a factor of N where N_e grows with it
     return {
         "f": acts["readout"][..., 0],
         "features": acts["features"],
         "aggregate": acts["blocks.0.aggregate"],
-        "feature_gradient": back[0] * width,
+        "feature_gradient": feature_grad * width,
         "readout": leaves["readout"][:, 0].clone() * width,
         "phi2": _gram((gate.unsqueeze(-1) * units).flatten(2)),
-        "g2": _gram(back[2].flatten(2) * config.experts * wide_experts),
-        "router_gradient": _gram(back[1] * config.experts),
+        "g2": _gram(unit_grad.flatten(2) * config.experts * expert_growth),
+        "router_gradient": _gram(router_grad * config.experts),
         "router_mean": psi.mean(-1),
-        "router_variance": psi.var(-1),  # an estimate of the variance over infinitely many experts
+        "router_variance": psi.var(-1),  # the unbiased estimate, of the variance over infinitely many experts
     }
 
 
 def _gram(vectors: Tensor) -> Tensor:
-    """Overlaps of vectors [R, rows, size], divided by their size: [R, rows, rows]."""
+    """The inner products of vectors [R, rows, size], divided by their size: [R, rows, rows]."""
     return vectors @ vectors.mT / vectors.shape[-1]
 
 
-FALLS = -0.7  # a bias whose exponent is above it falls more slowly than about 1/N
-_STEEPEST, _FINENESS = 4.0, 0.005  # of the exponents that are tried
-_SURE = 3.0  # standard errors; a smaller bias at the smallest width has no clear direction
-_ZERO = 1e-12  # what is smaller is rounding: all quantities are of order one
-_HALF_WIDTH = 3.84  # by how much χ² rises at the ends of a 95 % interval
+FALLS = -0.7  # a bias whose exponent is larger falls more slowly than about 1/N
+_LARGEST_EXPONENT, _EXPONENT_STEP = 4.0, 0.005  # of the grid on which the exponent is fitted
+_CLEAR = 3.0  # standard errors; a smaller bias at the smallest width has no clear direction
+_ZERO = 1e-12  # smaller values are rounding errors, because all quantities are of order one
+_CHI_SQUARED = 3.84  # how much χ² rises from its minimum to the ends of a 95 % interval
 
 
 @dataclass(frozen=True)
 class AtWidth:
-    """Networks of one width, and their deviation from the limit by name, relative to the limit's size."""
+    """The mean over networks of one width, and its deviation from the limit by name, relative to the limit's size."""
 
     width: int
     networks: Averaged
@@ -127,7 +128,7 @@ class AtWidth:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A limit beside finite networks; exponents of their bias by name, NaN where noise hides it."""
+    """A limit and finite networks, with the exponents of their bias by name, NaN where noise hides the bias."""
 
     solution: Solution
     widths: Sequence[AtWidth]
@@ -135,7 +136,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """``converges``, ``slow`` (more slowly than about 1/N, beyond the exponent's own error) or ``unclear``."""
+        """``converges``, ``slow`` (more slowly than about 1/N, beyond the exponent's error) or ``unclear``."""
         if self.slow:
             return "slow"
         return "converges" if self.falling else "unclear"
@@ -152,7 +153,7 @@ class Comparison:
 
     @property
     def falling(self) -> list[str]:
-        """The observables whose bias falls, beyond the exponent's own error."""
+        """The observables whose bias falls, beyond the exponent's error."""
         return [name for name, exponent in self.main.items() if exponent.value + exponent.ci < 0]
 
     @property
@@ -175,34 +176,33 @@ def compare(
     device: str | torch.device = "cpu",
     on_width: Callable[[], None] | None = None,
 ) -> Comparison:
-    """Train finite networks of some widths, and compare them with the limit.
+    """Trains finite networks of some widths, and compares them with the limit.
 
     Args:
-        seeds: networks of the largest width. A smaller one has more, in proportion, which makes the noise of their
-            means the same.
+        seeds: the number of networks of the largest width. Smaller widths have proportionally more networks, which
+            makes the noise of their means the same.
         on_width: called after each width.
     """
     device = torch.device(device)
     observables = {}
-    for width, count in networks(widths, seeds).items():
+    for width, count in network_counts(widths, seeds).items():
         observables[width] = trained(solution.experiment, width, range(count), device)
         if on_width is not None:
             on_width()
     return compared(solution, observables)
 
 
-def networks(widths: Sequence[int], seeds: int) -> dict[int, int]:
+def network_counts(widths: Sequence[int], seeds: int) -> dict[int, int]:
     """How many networks of each width are trained.
 
-    >>> networks([64, 16], seeds=10)
+    >>> network_counts([64, 16], seeds=10)
     {16: 40, 64: 10}
     """
-    wide = sorted(set(widths))
-    return {width: seeds * wide[-1] // width for width in wide}
+    return {width: seeds * max(widths) // width for width in sorted(set(widths))}
 
 
 def compared(solution: Solution, networks: Mapping[int, Sequence[Observables]]) -> Comparison:
-    """The same comparison, from the observables of the networks of each width."""
+    """Compares the observables of trained networks, by width, with the limit."""
     widths = [_at_width(solution, width, networks[width]) for width in sorted(networks)]
     names = [name for name in solution.mean if np.abs(solution.mean[name]).max() > _ZERO]
     exponents = {name: _exponent(solution, networks, name) for name in names}
@@ -222,8 +222,8 @@ def _at_width(solution: Solution, width: int, draws: Sequence[Observables]) -> A
 def _exponent(solution: Solution, networks: Mapping[int, Sequence[Observables]], name: str) -> Estimate:
     """The exponent p of the bias b(N) = C·N^p along its direction at the smallest width.
 
-    Half of the networks of the smallest width give the direction, and the other half the bias at this width: the noise
-    of the first half would lie along the direction.
+    Half of the networks of the smallest width give the direction, and the other half give the bias at this width. The
+    noise of the first half points along the direction, and would add to the bias.
     """
     unknown = Estimate(float("nan"), float("nan"))
     widths, limit = sorted(networks), solution.mean[name]
@@ -232,14 +232,14 @@ def _exponent(solution: Solution, networks: Mapping[int, Sequence[Observables]],
         return unknown
     direction = np.mean([draw[name] for draw in smallest[::2]], 0) - limit
     measured = {**networks, widths[0]: smallest[1::2]}
-    along = {width: _projected([draw[name] - limit for draw in measured[width]], direction) for width in widths}
-    bias = np.array([along[width].mean() for width in widths])
-    noise = np.array([_squared_error(along[width]) for width in widths])
-    # All widths are compared with one solution, whose error they share.
-    shared = _squared_error(_projected([draw[name] - limit for draw in solution.draws], direction))
-    if not bias[0] > _SURE * np.sqrt(noise[0] + shared):
+    components = {width: _projected([draw[name] - limit for draw in measured[width]], direction) for width in widths}
+    bias = np.array([components[width].mean() for width in widths])
+    noise = np.array([_squared_error(components[width]) for width in widths])
+    # All widths are compared with one solution, so its error is common to all of them.
+    limit_noise = _squared_error(_projected([draw[name] - limit for draw in solution.draws], direction))
+    if not bias[0] > _CLEAR * np.sqrt(noise[0] + limit_noise):
         return unknown
-    return _fitted(np.array(widths, dtype=np.float64), bias, np.diag(noise) + shared)
+    return _fitted(np.array(widths, dtype=np.float64), bias, np.diag(noise) + limit_noise)
 
 
 def _projected(differences: Sequence[Array], direction: Array) -> Array:
@@ -247,20 +247,21 @@ def _projected(differences: Sequence[Array], direction: Array) -> Array:
 
 
 def _squared_error(values: Array) -> float:
+    """The square of the mean's standard error."""
     return float(values.var(ddof=1)) / len(values)
 
 
 def _fitted(widths: Array, bias: Array, covariance: Array) -> Estimate:
-    """The p of b = C·N^p by generalised least squares; its interval is where χ² is near its minimum."""
+    """The p of b = C·N^p by generalised least squares, with the interval in which χ² is near its minimum."""
     weights = np.linalg.inv(covariance)
-    exponents = np.arange(-_STEEPEST, _STEEPEST, _FINENESS)
+    exponents = np.arange(-_LARGEST_EXPONENT, _LARGEST_EXPONENT, _EXPONENT_STEP)
     misfits = []
     for exponent in exponents:
         shape = (widths / widths[0]) ** exponent
-        rest = bias - shape * (shape @ weights @ bias) / (shape @ weights @ shape)
-        misfits.append(rest @ weights @ rest)
+        residual = bias - shape * (shape @ weights @ bias) / (shape @ weights @ shape)
+        misfits.append(residual @ weights @ residual)
     misfit = np.array(misfits)
-    near = exponents[misfit < misfit.min() + _HALF_WIDTH * max(1.0, misfit.min() / max(len(widths) - 2, 1))]
-    if near[0] == exponents[0] or near[-1] == exponents[-1]:
-        return Estimate(float("nan"), float("nan"))  # the interval goes on beyond the exponents that were tried
-    return Estimate(round(float(exponents[misfit.argmin()]), 3), round(float(near[-1] - near[0]) / 2, 4))
+    interval = exponents[misfit < misfit.min() + _CHI_SQUARED * max(1.0, misfit.min() / max(len(widths) - 2, 1))]
+    if interval[0] == exponents[0] or interval[-1] == exponents[-1]:
+        return Estimate(float("nan"), float("nan"))  # the interval is not within the grid
+    return Estimate(round(float(exponents[misfit.argmin()]), 3), round(float(interval[-1] - interval[0]) / 2, 4))

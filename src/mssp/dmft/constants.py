@@ -1,12 +1,12 @@
-"""The constants of a limit, read off the plan whose limit it is.
+"""The constants of the equations of a limit, computed from the plan whose limit it is.
 
-If a plan has a limit, each of its initial variances and learning rates is a number of order one times a power of the
-sizes. ``SCALES`` holds those powers (the paper's App. on DMFT, with ``docs/dmft.md``). A plan's own number, divided by
-its power, must be the same at one size and at a larger one, and is then the constant; or it vanishes, and the constant
-is zero.
+If a plan has a limit, each of its initial variances and learning rates is a constant of order one times a power of the
+sizes. ``SCALES`` holds these powers (the paper's App. on DMFT, with ``docs/dmft.md``). A number of the plan, divided by
+its power, is computed at one size and at a larger size. If both are equal, this is the constant. If it falls with the
+size, the constant is zero.
 
-muP and MSSP in Regime II differ in one constant: under muP the initial experts' outputs average out, and the constant
-of their variance is zero.
+muP and MSSP in Regime II differ in one constant: under muP the outputs of the initial experts average out, and the
+constant of their variance is zero.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCALES = {
     "expert_out": Scale(variance=(1 / N_e, M / N_e, 1 / N_e), lr=(M, M * N, M)),
     "readout": Scale(variance=(N**-2, N**-2, N**-2), lr=(1 / N, 1 / N, 1 / N)),
 }
-_LARGER = 4  # times as wide: enough to see which constants vanish and which stay
+_LARGER = 4  # the factor by which the larger member is wider, to see which constants vanish and which stay
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Constants:
     """The constants of the single-site equations.
 
     Args:
-        variance: σ² by role: variances of initial weights over their scale; zero where they vanish in the limit.
-        rate: η c by role: learning rates over their scale. The plan's factor on the sum over experts is part of
-            expert_out's constants.
-        tied: whether all experts start as one.
-        experts_per_width: κ = M/N, which stays in Regimes II and III.
-        expert_width_ratio: ι = N_e/N, which stays in Regimes I and III.
-        experts: M, which stays in Regime I.
-        expert_width: N_e, which stays in Regime II.
+        variance: σ² by role, the variances of initial weights divided by their scale; zero if they vanish in the limit.
+        rate: η c by role, the learning rates divided by their scale. The constants of expert_out include the plan's
+            factor on the sum over experts.
+        tied: whether all experts start equal.
+        experts_per_width: κ = M/N, which is fixed in Regimes II and III.
+        expert_width_ratio: ι = N_e/N, which is fixed in Regimes I and III.
+        experts: M, which is fixed in Regime I.
+        expert_width: N_e, which is fixed in Regime II.
     """
 
     variance: dict[str, float]
@@ -78,8 +78,9 @@ def constants(experiment: Experiment) -> Constants:
     """
     shape = experiment.plan.target
     plan, gate_kind = experiment.plan, experiment.config(shape.width).gate_kind
-    small, large = (_over_scales(of, gate_kind) for of in (plan, experiment.member(_LARGER * shape.width)))
-    limits = {number: _limit(number, value, large[number], plan) for number, value in small.items()}
+    members = plan, experiment.member(_LARGER * shape.width)
+    small, large = (_divided_by_scales(member, gate_kind) for member in members)
+    limits = {key: _limit(key, value, large[key], plan) for key, value in small.items()}
     tied = {plan.roles[role].starts_equal for role in ("expert_in", "expert_out")}
     if len(tied) > 1:
         raise ValueError(f"scheme {plan.scheme!r} ties one side of the experts only: that has no solver")
@@ -94,11 +95,11 @@ def constants(experiment: Experiment) -> Constants:
     )
 
 
-def _over_scales(plan: Plan, gate_kind: str) -> dict[tuple[str, str], float]:
-    """The numbers of a plan by role and kind, each over its scale."""
+def _divided_by_scales(plan: Plan, gate_kind: str) -> dict[tuple[str, str], float]:
+    """The numbers of a plan by role and kind, each divided by its scale."""
     assert plan.setting.regime is not None
     column, dims = plan.setting.regime.column, plan.target.dims
-    # The equations average over experts: what the plan does beyond that is a factor on what the experts put out.
+    # The equations average over experts. A plan with another factor on their sum multiplies expert_out by the ratio.
     average = planned_aggregation(gate_kind, plan) * (plan.target.experts if gate_kind == "sigmoid" else 1)
     numbers = {}
     for role, scale in SCALES.items():
@@ -109,9 +110,9 @@ def _over_scales(plan: Plan, gate_kind: str) -> dict[tuple[str, str], float]:
     return numbers
 
 
-def _limit(number: tuple[str, str], small: float, large: float, plan: Plan) -> float:
-    """The constant of a number that is ``small`` for the plan, and ``large`` for a larger member of its family."""
-    role, kind = number
+def _limit(key: tuple[str, str], small: float, large: float, plan: Plan) -> float:
+    """The constant of a number whose ratio to its scale is ``small`` for the plan and ``large`` for a larger member."""
+    role, kind = key
     if not (math.isfinite(small) and math.isfinite(large)):
         raise ValueError(f"the {kind} of {role} is not finite: use a smaller multiplier")
     if not small or math.isclose(small, large, rel_tol=1e-9):

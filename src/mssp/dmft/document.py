@@ -1,7 +1,7 @@
-"""A limit as a table, as JSON, and as the numbers of its picture.
+"""Writes a limit as a table, as JSON, and as the numbers of its figure.
 
-A solution holds its experiment and every draw. An :class:`Overlay` holds what a picture shows of them: curves over the
-steps, with those of finite networks beside them. It is written to files and read back.
+A solution holds its experiment and all draws. An :class:`Overlay` holds what a figure shows of them: curves over the
+steps, of the limit and of finite networks. Overlays are written to files and read back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SYMBOLS = {
     "f": "f", "loss": "loss", "phi1": "Φ¹", "phi2": "Φ²", "phi3": "Φ³", "g1": "G¹", "g2": "G²", "g3": "G³",
     "router_gradient": "G^ψ", "router_mean": "mean ψ", "router_variance": "var ψ",
 }  # fmt: skip
-_ROWS = 11  # steps that a table shows
+_ROWS = 11  # the number of steps in a table
 
 
 def heading(solution: Solution) -> str:
@@ -37,7 +37,7 @@ def heading(solution: Solution) -> str:
 
 
 def lines(solution: Solution, comparison: Comparison | None = None) -> list[str]:
-    """A table over time and, with finite networks, one of their deviations."""
+    """A table of the limit over time and, with a comparison, a table of the networks' deviations."""
     text = [heading(solution), "", *_over_time(solution)]
     if comparison is not None:
         text += ["", *_deviations(comparison), "", verdict(comparison)]
@@ -48,7 +48,7 @@ def _over_time(solution: Solution) -> list[str]:
     mean, error = solution.mean, solution.found.error
     inputs = len(solution.experiment.all_inputs)
     diagonals = averaged([traces(draw, inputs) for draw in solution.draws])
-    # In Regime I all experts have the same ψ. Elsewhere they differ, and the mean says little.
+    # In Regime I all experts have the same ψ. In the other regimes they differ, and their mean is of little interest.
     router = "router_mean" if solution.experiment.plan.setting.regime is I else "router_variance"
     columns = {
         "loss": (mean["loss"], error["loss"]),
@@ -148,13 +148,13 @@ def as_json(solution: Solution, comparison: Comparison | None = None) -> dict[st
 
 
 def _plain(value: Any) -> Any:
-    """A value of a document as JSON has it: arrays are nested lists, and NaN and infinity are null."""
+    """A value of a document as JSON can hold it: arrays are nested lists, and NaN and infinity are null."""
     match value:
         case float():
             return finite(float(value))
         case Estimate():
             return [finite(value.value), finite(value.ci)]
-        case Beside():
+        case NetworkCurves():
             return _plain(vars(value))
         case Mapping():
             return {key: _plain(item) for key, item in value.items()}
@@ -163,14 +163,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_ROUNDING = 1e-12  # less is zero
+_ROUNDING = 1e-12  # smaller values are shown as zero
 
 Curves = Mapping[str, Array]  # by name, [steps + 1, lines]
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Networks of one width: their mean curves, and their deviation from the limit by name, relative to it."""
+class NetworkCurves:
+    """The mean curves of networks of one width, and their deviation from the limit by name, relative to the limit."""
 
     width: int
     seeds: int
@@ -181,12 +181,13 @@ class Beside:
 
 @dataclass(frozen=True)
 class Overlay:
-    """The curves of a limit, and of networks beside it if there are any.
+    """The numbers of a figure: the curves of a limit and, if there are any, of finite networks.
 
     Args:
-        inputs: the number of all inputs, with those that are not trained on.
+        inputs: the number of all inputs, including those that are not trained on.
         targets: the targets of the inputs that are trained on.
         solutions: the number of independent solutions, whose spread is the error.
+        beside: the curves of networks, by width.
         exponents: the exponents of the networks' bias, by name; empty without networks, like the verdict.
     """
 
@@ -200,7 +201,7 @@ class Overlay:
     mean: Curves
     error: Curves
     warnings: tuple[str, ...]
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[NetworkCurves, ...] = ()
     exponents: Mapping[str, Estimate] = field(default_factory=dict)
     verdict: str = ""
 
@@ -219,13 +220,13 @@ class Overlay:
             limit.mean,
             limit.error,
             solution.warnings,
-            () if comparison is None else tuple(_beside(at, solution) for at in comparison.widths),
+            () if comparison is None else tuple(_network_curves(at, solution) for at in comparison.widths),
             {} if comparison is None else comparison.main,
             "" if comparison is None else verdict(comparison),
         )
 
     def json(self) -> dict[str, Any]:
-        """The fields by name, as JSON has them."""
+        """The fields by name, as JSON can hold them."""
         return {name: _plain(value) for name, value in vars(self).items()}
 
     @classmethod
@@ -233,7 +234,7 @@ class Overlay:
         """The overlay that :meth:`json` wrote; ValueError if the document is something else."""
         try:
             beside = tuple(
-                Beside(
+                NetworkCurves(
                     networks["width"],
                     networks["seeds"],
                     _arrays(networks["curves"]),
@@ -256,16 +257,16 @@ class Overlay:
             raise ValueError(f"it is no result of mssp dmft --json: {type(error).__name__}, {error}") from None
 
 
-def _beside(at: AtWidth, solution: Solution) -> Beside:
+def _network_curves(at: AtWidth, solution: Solution) -> NetworkCurves:
     deviation, error = ({name: by_name[name] for name in MAIN} for by_name in (at.deviation, at.error))
-    return Beside(at.width, at.networks.count, _curves(at.networks.mean, solution), deviation, error)
+    return NetworkCurves(at.width, at.networks.count, _curves(at.networks.mean, solution), deviation, error)
 
 
-def _curves(of: Observables, solution: Solution) -> dict[str, Array]:
-    """Curves by name, [steps + 1, lines]. They are linear in the observables: those of a mean are the mean."""
-    kernels = traces(of, len(solution.experiment.all_inputs))
-    router = {name: of[name].mean(1) for name in ("router_mean", "router_variance")}
-    curves = {"f": of["f"], "loss": of["loss"], "g3": np.diag(of["g3"]), **kernels, **router}
+def _curves(observables: Observables, solution: Solution) -> dict[str, Array]:
+    """Curves by name, [steps + 1, lines]. They are linear in the observables, so a mean has the mean of the curves."""
+    kernels = traces(observables, len(solution.experiment.all_inputs))
+    router = {name: observables[name].mean(1) for name in ("router_mean", "router_variance")}
+    curves = {"f": observables["f"], "loss": observables["loss"], "g3": np.diag(observables["g3"]), **kernels, **router}
     return {name: np.where(np.abs(ys) < _ROUNDING, 0.0, ys).reshape(len(ys), -1) for name, ys in curves.items()}
 
 

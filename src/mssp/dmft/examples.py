@@ -1,4 +1,4 @@
-"""An experiment to start from: random inputs, targets of both signs, constants of order one."""
+"""Example experiments: random inputs, targets of both signs, and constants of order one."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ from mssp.planning.shape import Shape
 
 DIMENSION = 8  # of the inputs
 LR = 0.4
-# Sizes of the smallest member. They fix what stays: M and N_e/N in Regime I, N_e and M/N in II, both ratios in III.
+# The smallest member of each family. It sets what is fixed: M and N_e/N in Regime I, N_e and M/N in II, both ratios in
+# III.
 SMALLEST = {
     I: Shape(width=16, expert_width=8, experts=4, active=4, depth=1),
     II: Shape(width=16, expert_width=2, experts=8, active=8, depth=1),
     III: Shape(width=16, expert_width=8, experts=8, active=8, depth=1),
 }
-# Constants of order one in every layer. With smaller features, the first steps would only leave a plateau.
+# Constants of order one in every layer. With smaller features, training would begin with a long plateau.
 RATES = {"embedding": 2.0, "router": 2.0, "expert_in": 1.0, "expert_out": 1.0, "readout": 1.0}
 STDS = {"embedding": 1.5, "router": 1.0, "expert_in": 1.5, "expert_out": 1.0, "readout": 1.0}
 
@@ -86,8 +87,8 @@ def example(
     Args:
         rates: the constants c of the learning rates, by role, instead of ``RATES``.
         stds: the constants σ of the initial weights, by role, instead of ``STDS``.
-        readout: ``zero`` or ``mup``; by default zero for mssp, and mup for mup, whose limit from zero is trivial.
-        smallest: the smallest member of the family, by default the regime's of ``SMALLEST``.
+        readout: ``zero`` or ``mup``; by default zero for mssp, and mup for mup, whose limit is trivial with zero.
+        smallest: the smallest member of the family, by default that of ``SMALLEST``.
     """
     regime, scheme = regime_named(regime), scheme_named(scheme)
     shape = (smallest or SMALLEST[regime]).with_inputs(DIMENSION)
@@ -98,15 +99,16 @@ def example(
     experiment = on_random_inputs(
         untuned, inputs, steps, test_inputs=test_inputs, activation=activation, gate=gate, seed=data_seed
     )
-    # Multipliers make the wanted constants of those that the rules alone give.
-    plain, rates = constants(experiment), _checked("rates", rates)
+    # Multipliers turn the constants that the rules alone give into the wanted ones.
+    untuned_constants, rates = constants(experiment), _checked("rates", rates)
     for role in rates:
-        if not plain.rate[role]:
+        if not untuned_constants.rate[role]:
             raise ValueError(f"rates of {role}: what {scheme} learns there vanishes in the limit of regime {regime}")
-    wanted, stds = {**RATES, **rates}, {**STDS, **_checked("stds", stds)}
-    lr_mult = {role: c * untuned.lr / plain.rate[role] for role, c in wanted.items() if plain.rate[role]}
-    # Where a variance vanishes in the limit, the std is that of finite members.
-    init_mult = {role: std / (plain.variance[role] or 1.0) ** 0.5 for role, std in stds.items()}
+    rates, stds = {**RATES, **rates}, {**STDS, **_checked("stds", stds)}
+    untuned_rate, untuned_variance = untuned_constants.rate, untuned_constants.variance
+    lr_mult = {role: c * untuned.lr / untuned_rate[role] for role, c in rates.items() if untuned_rate[role]}
+    # Where a variance vanishes in the limit, the std multiplies the weights of finite members.
+    init_mult = {role: std / (untuned_variance[role] or 1.0) ** 0.5 for role, std in stds.items()}
     return replace(experiment, plan=replace(untuned, lr_mult=lr_mult, init_mult=init_mult))
 
 
@@ -127,8 +129,8 @@ def on_random_inputs(
     x = _inputs(positive_int("inputs", inputs), dimension, seed, "inputs")
     size = 1 + 0.5 * normals(seed, "targets", 0, inputs).astype(np.float64).clip(-1, 1)
     y = size * np.where(np.arange(inputs) % 2, -1.0, 1.0)
-    unseen = _inputs(positive_int("test_inputs", test_inputs), dimension, seed, "test_inputs") if test_inputs else None
-    return Experiment(plan, x, y, steps, unseen, activation, gate)
+    test_x = _inputs(positive_int("test_inputs", test_inputs), dimension, seed, "test_inputs") if test_inputs else None
+    return Experiment(plan, x, y, steps, test_x, activation, gate)
 
 
 def _inputs(count: int, dimension: int, seed: int, name: str) -> Array:
@@ -138,6 +140,7 @@ def _inputs(count: int, dimension: int, seed: int, name: str) -> Array:
 
 
 def _checked(what: str, by_role: Mapping[str, float] | None) -> Mapping[str, float]:
+    """Refuses numbers of roles that the limit does not have, and numbers that are not positive."""
     for role, value in (by_role or {}).items():
         if role not in SCALES:
             raise ValueError(f"{what} of {role!r}: the layers are {', '.join(SCALES)}")

@@ -1,8 +1,7 @@
-"""What is trained: a family of MLP MoEs of all widths, a few inputs, full-batch gradient descent.
+"""An experiment whose limit is solved: MLP MoEs of all widths, trained on a few inputs by full-batch gradient descent.
 
-The family is that of a plan. The plan's shape fixes what stays the same while the model grows (the ratios M/N and
-N_e/N, or M, or N_e, depending on the regime), and its tuned values fix the constants. The limit that is solved is the
-limit of that plan.
+The family is given by the plan of one member. The plan's shape sets what is fixed while the model grows (the ratios
+M/N and N_e/N, or M, or N_e, depending on the regime). The plan's tuned values set the constants of the limit.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.setting import SGD, I
 from mssp.planning.shape import Shape
 
-_KINKED = ("relu",)  # the second derivative is a point mass, which neither samples nor their tangents see
+_KINKED = ("relu",)  # their second derivative is a point mass, which averages over samples miss
 
 
 def _array(came: Any) -> Array:
@@ -59,10 +58,10 @@ class Experiment:
     Shape(N=256, N_e=4, M=128, K=128, L=1, D=8)
 
     Args:
-        plan: the plan of one member of the family, for SGD and without a base; others differ from it in their sizes.
-        inputs: [P, D]; the theory knows them by their overlaps x·x'/D.
+        plan: the plan of one member of the family, for SGD and without a base.
+        inputs: [P, D]; they enter the equations by their overlaps x·x'/D only.
         targets: [P], one number for each input.
-        test_inputs: [P', D], inputs that are not trained on; they follow the others in all results.
+        test_inputs: [P', D], inputs that are not trained on; in all results they come after the inputs.
     """
 
     plan: Plan
@@ -81,7 +80,7 @@ class Experiment:
 
     @property
     def all_inputs(self) -> Array:
-        """The inputs that are trained on, and then the others, [P + P', D]."""
+        """The inputs that are trained on, followed by the test inputs, [P + P', D]."""
         return self.inputs if self.test_inputs is None else np.concatenate([self.inputs, self.test_inputs])
 
     @property
@@ -89,7 +88,7 @@ class Experiment:
         return self.plan.target.active == self.plan.target.experts
 
     def shape(self, width: int) -> Shape:
-        """The member of the family that has this width."""
+        """The shape of the member that has this width."""
         regime = self.plan.setting.regime
         assert regime is not None
         return regime.member(self.plan.target, width)
@@ -100,7 +99,7 @@ class Experiment:
             return self.plan.extend(self.shape(width))
 
     def config(self, width: int) -> MLPConfig:
-        """The model that has this width."""
+        """The configuration of the model that has this width."""
         shape = self.shape(width)
         return config_of(shape, 1, soft=self.soft, activation=self.activation, gate=self.gate, loss="mse")
 

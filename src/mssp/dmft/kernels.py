@@ -1,7 +1,7 @@
-"""Kernels and responses over pairs of times and inputs.
+"""Matrices over pairs of rows, kernels and responses, where a row is a time and an input: k = t·P + μ.
 
-A time and an input together are one row: k = t·P + μ. A solution moves forward in time and never changes what it has
-computed: in step t it fills the rows of time t, whose columns are the rows so far.
+A solution moves forward in time and never changes what it has computed. In step t it fills the rows of time t, and
+their columns are all rows up to time t.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Times:
-    """Where in time a solution is: which rows are past and which are now."""
+    """The present time of a solution, and the rows that are past, present, or both."""
 
     def __init__(self, inputs: int, steps: int) -> None:
         self.inputs, self.steps, self.step = inputs, steps, 0
@@ -30,12 +30,12 @@ class Times:
 
     @property
     def so_far(self) -> slice:
-        """Past and present."""
+        """The past and present rows."""
         return slice(0, (self.step + 1) * self.inputs)
 
 
 class Kernel:
-    """A matrix over pairs of rows, filled as time goes on."""
+    """A matrix over pairs of rows, filled step by step."""
 
     def __init__(self, times: Times, device: torch.device) -> None:
         self._times = times
@@ -52,7 +52,7 @@ class Kernel:
         return self.matrix[self._times.now, self._times.so_far]
 
     def set(self, rows: Tensor) -> None:
-        """Set the rows of the present, [P, rows so far], of a kernel K(k, l) = K(l, k)."""
+        """Sets the present rows, [P, rows so far], of a kernel K(k, l) = K(l, k)."""
         now, so_far = self._times.now, self._times.so_far
         self.matrix[now, so_far] = rows
         block = self.matrix[now, now]
@@ -60,5 +60,5 @@ class Kernel:
         self.matrix[so_far, now] = self.matrix[now, so_far].T.clone()
 
     def set_past(self, rows: Tensor) -> None:
-        """Set the rows of the present, [P, past rows], of a response K(k, l), which is zero for later l."""
+        """Sets the present rows, [P, past rows], of a response K(k, l), which is zero for later l."""
         self.matrix[self._times.now, self._times.past] = rows

@@ -1,14 +1,14 @@
-"""What is compared: numbers that a finite network and the limit both have, by name.
+"""Observables: the arrays by which a finite network and the limit are compared, by name.
 
     f                              outputs, [steps + 1, inputs]
     loss                           [steps + 1]
     phi1, phi3, g1                 ⟨X(t,μ) X(s,ν)⟩ over all pairs of rows: of features, aggregates, features' gradients
     g3                             ⟨v(t) v(s)⟩ of the readout, over all pairs of times
-    phi2, g2, router_gradient      ⟨X(t,μ) X(t,ν)⟩ at equal times: of experts' gated units, and of what comes back to
-                                   these units and to the router's logits
+    phi2, g2, router_gradient      ⟨X(t,μ) X(t,ν)⟩ at equal times: of experts' gated units, of the gradients at their
+                                   pre-activations, and of those at the router's logits
     router_mean, router_variance   of the logits over experts, [steps + 1, inputs]
 
-A row is a time and an input, (t, μ); rows are sorted by time. Several networks, or several solutions, are averaged.
+A row is a time and an input, (t, μ); rows are sorted by time. A draw is one network or one solution.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAIN = ("f", "phi1", "phi3", "g1")
 
 @dataclass(frozen=True)
 class Averaged:
-    """Means over independent draws, and their standard errors (NaN for a single draw)."""
+    """The mean over independent draws, and its standard error (NaN for a single draw)."""
 
     count: int
     mean: Observables

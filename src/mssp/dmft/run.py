@@ -1,4 +1,7 @@
-"""What all sites of a solution share: the experiment, its constants, time, errors, samples."""
+"""The state that all sites of a solution share: the experiment, its constants, time, errors, numbers of samples.
+
+A site is the equations of one layer's neurons, or of the experts. The solver goes through the sites in every step.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from mssp.dmft.kernels import Times
 
 @dataclass(frozen=True)
 class Samples:
-    """How many members of each population are drawn.
+    """The number of members of each population that are sampled.
 
     Args:
         features: neurons of the first layer.
@@ -29,14 +32,14 @@ class Samples:
 
 
 class Seen(NamedTuple):
-    """What a neuron sees of the other sites: the covariance of its noise, and its memory of the past."""
+    """What a site receives from other sites: the covariance of its noise, and the weights of its memory of the past."""
 
     noise: Tensor
     memory: Tensor
 
 
 class Passed(NamedTuple):
-    """Overlaps that both sides of a layer of weights W must agree on, Wx · y = x · Wᵀy, before and after the experts.
+    """Overlaps that the sites before and after a layer of weights W both compute, and that agree: Wx · y = x · Wᵀy.
 
     Args:
         outputs: v·h³/N, which is f, [P].
@@ -58,7 +61,7 @@ class Solving:
         self.times = Times(len(experiment.all_inputs), experiment.steps)
         inputs = torch.from_numpy(experiment.all_inputs).to(device)
         self.input_kernel = inputs @ inputs.T / inputs.shape[1]  # Φ⁰
-        # Δ_ν(s) = (y − f)/P, minus the derivative of the loss by f; 0 for inputs that are not trained on.
+        # Δ_ν(s) = (y − f)/P, the negative derivative of the loss by f; 0 for inputs that are not trained on.
         self.errors = torch.zeros(self.times.rows, dtype=torch.float64, device=device)
         trained = len(experiment.inputs)
         self._trained = torch.arange(self.times.inputs, device=device) < trained
@@ -66,7 +69,7 @@ class Solving:
         self._targets[:trained] = torch.from_numpy(experiment.targets)
 
     def set_errors(self, f: Tensor) -> None:
-        """Set the errors of the present, from its outputs [P]."""
+        """Sets the present errors, from the present outputs [P]."""
         share = self._trained / self._trained.sum()
         self.errors[self.times.now] = (self._targets - f) * share
 
@@ -75,9 +78,9 @@ class Solving:
         return self.errors[self.times.now]
 
     def learned(self, role: str, kernel_rows: Tensor) -> Tensor:
-        """η c Δ_ν(s) K(k, l), s < t: what gradient descent has added to a layer's weights, as a memory."""
+        """η c Δ_ν(s) K(k, l), s < t: what gradient descent has added to a layer's weights, as weights of a memory."""
         errors = self.errors[: kernel_rows.shape[1]].clone()
-        errors[self.times.past.stop :] = 0.0  # the present is learned from in the next step
+        errors[self.times.past.stop :] = 0.0  # present errors change the weights of the next step
         return self.constants.rate[role] * errors * kernel_rows
 
     def over_inputs(self, memory: Tensor) -> Tensor:

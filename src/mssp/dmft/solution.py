@@ -18,23 +18,24 @@ from mssp.dmft.solver import Marched, march
 from mssp.planning.setting import II, III, ZERO, I
 
 SAMPLES, SOLVES = 80_000, 6
-# In Regime III so many experts, and at most so many, meet an eighth as many units as there are features.
-_EXPERTS_IN_GRID, _MOST_EXPERTS, _UNITS_SHARE = 24, 256, 8
-_FEWEST_PER_ROW = 10  # members for each pair of a time and an input, so that probes do not overlap
-_LARGE_ERROR = 0.05  # of a result, relative to it
-_MEMORY = {"cpu": 4 << 30, "cuda": 32 << 30}  # bytes that one solution may take
+# In Regime III, where every expert has all units: the usual and the largest number of experts, and features per unit.
+_EXPERTS_IN_GRID, _MOST_EXPERTS, _FEATURES_PER_UNIT = 24, 256, 8
+_FEWEST_PER_ROW = 10  # samples for each pair of a time and an input, so that probes are orthogonal
+_LARGE_ERROR = 0.05  # relative to the result; larger errors are warned of
+_MEMORY = {"cpu": 4 << 30, "cuda": 32 << 30}  # bytes for one solution
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A limit.
+    """The solved limit of an experiment.
 
     Args:
-        found: the observables with their standard errors, by the names in ``observables.py``.
+        samples: the number of members of each population in one solution.
+        found: the mean observables with their standard errors, by the names in ``observables.py``.
         draws: the observables of each independent solution.
         contradictions: by how much ``outputs`` and ``features`` differ between the two sides of a layer of weights,
-            relative to their size over all times; without errors of the solution they would be zero.
-        warnings: what a reader should know, one line each.
+            relative to their size over all times; an exact solution would have zeros.
+        warnings: one line for each reason to doubt the solution.
     """
 
     experiment: Experiment
@@ -73,7 +74,7 @@ def solve(
     memory: int | None = None,
     on_solved: Callable[[], None] | None = None,
 ) -> Solution:
-    """The limit of an experiment.
+    """Solves the limit of an experiment.
 
     >>> from mssp.dmft.examples import example
     >>> limit = solve(example("II", "mssp", inputs=2, steps=4), samples=2000, solves=2)
@@ -81,10 +82,10 @@ def solve(
     ((5,), True)
 
     Args:
-        samples: members of each population, in one solution.
-        solves: independent solutions, whose spread is the error.
-        seed: of the noise; experiments with one seed share it, so that they differ smoothly.
-        memory: bytes that one solution may take; where samples do not fit, there are more solutions of fewer samples.
+        samples: the number of members of each population in one solution.
+        solves: the number of independent solutions, whose spread is the error.
+        seed: of the noise. Experiments with the same seed have the same noise, so that their solutions differ smoothly.
+        memory: bytes for one solution. If the samples do not fit, there are more solutions of fewer samples.
         on_solved: called after each solution.
     """
     device, limit_constants = torch.device(device), constants(experiment)
@@ -99,7 +100,7 @@ def solve(
     sizes = _sizes(experiment, max(ceil(samples / parts), _FEWEST_PER_ROW * rows))
     draws: list[Marched] = []
     for index in range(solves * parts):
-        # Seeds of independent solutions are far apart, so that two calls with neighbouring seeds share none.
+        # Solutions have seeds far apart, so that calls with neighbouring seeds have no solution in common.
         draws.append(march(experiment, limit_constants, sizes, seed + 1_000_003 * index, device))
         if on_solved is not None:
             on_solved()
@@ -117,23 +118,23 @@ def _sizes(experiment: Experiment, samples: int) -> Samples:
     if regime is II:
         return Samples(samples, max(samples // shape.expert_width, 1), 1)
     experts = round(_EXPERTS_IN_GRID * max(samples / SAMPLES, 1.0) ** 0.5)
-    # Under top-K a whole number of the few experts has to be active.
+    # Under top-K a whole number of the sampled experts has to be active: their number is a multiple of this.
     least = shape.experts // gcd(shape.experts, shape.active)
     if least > _MOST_EXPERTS:
         share = f"{shape.active} of {shape.experts} experts active"
         raise ValueError(f"{share} is too fine a share for regime III: use a multiple of 1/{_MOST_EXPERTS} or coarser")
     experts = ceil(experts / least) * least
-    return Samples(samples, experts, max(samples // _UNITS_SHARE, 1))
+    return Samples(samples, experts, max(samples // _FEATURES_PER_UNIT, 1))
 
 
 def _bytes(sizes: Samples, experiment: Experiment) -> int:
-    """About what one solution keeps: pasts, tangents, normal numbers and probes of every member."""
+    """An estimate of the memory of one solution: histories, tangents, normal numbers and probes of every member."""
     regime = experiment.plan.setting.regime
     units = experiment.plan.target.expert_width if regime is II else sizes.units
-    of_grid = (6 if regime is III else 4) * sizes.experts * units
-    own = 5 * sizes.features + 4 * sizes.experts
+    expert_units = (6 if regime is III else 4) * sizes.experts * units
+    features_and_experts = 5 * sizes.features + 4 * sizes.experts
     noise = 2 * (sizes.experts * units if regime is II else 3 * sizes.units)
-    return 8 * len(experiment.all_inputs) * (experiment.steps + 1) * (of_grid + own + noise)
+    return 8 * len(experiment.all_inputs) * (experiment.steps + 1) * (expert_units + features_and_experts + noise)
 
 
 def _warnings(solution: Solution, samples: int, heavy_from: int | None) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""Solves the limit by one march forward in time, without iterations.
+"""Solves the equations of the limit in one pass forward in time, without iterations.
 
-Every kernel up to time t follows from fields up to time t, and every field at time t from kernels up to time t. So a
-solution goes through a step as a network does, forward and backward, with populations in place of layers.
+Every kernel up to time t is computed from fields up to time t, and every field at time t from kernels up to time t. So
+a step of the solution is a forward and a backward pass, as in a network, through sites instead of layers. A site is the
+equations of one layer's neurons, or of the experts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from mssp.planning.setting import II, I
 
 
 class Site(Protocol):
-    """The site of the experts, in any regime."""
+    """The site of the experts, which each regime has its own class for."""
 
     experts: ExpertState
     g_psi: History
@@ -43,17 +44,17 @@ class Site(Protocol):
     def drive(self) -> Tensor | None: ...
 
 
-_DIVERGED = 1e3  # times the first loss
-_HEAVY = 0.1  # the share of one expert in a mean over many experts that has not settled, and perhaps never does
+_DIVERGED = 1e3  # a loss that is so many times the first one has diverged
+_HEAVY = 0.1  # the largest share of one expert in a mean over many experts that can be trusted
 
 
 @dataclass(frozen=True)
 class Marched:
-    """One solution.
+    """One solution, with one draw of all noise.
 
     Args:
-        contradictions: by how much the two sides of a layer of weights differ in what passes through it.
-        heavy_from: the step from which on one of many experts carried much of the router's gradient, if there was one.
+        contradictions: the differences between the overlaps that the two sides of a layer of weights compute.
+        heavy_from: the first step at which one of many experts has a large share of the router's gradient, or None.
     """
 
     observables: Observables
@@ -63,11 +64,11 @@ class Marched:
 
 @torch.no_grad()
 def march(experiment: Experiment, constants: Constants, samples: Samples, seed: int, device: torch.device) -> Marched:
-    """One solution, with one draw of all noise."""
+    """Solves the limit once, with one draw of all noise."""
     run = Solving(experiment, constants, samples, seed, device)
     features, readout = Features(run), Readout(run)
     site = _site(run, features)
-    logits, seen_by_layers, seen_by_experts, heavy_from = [], [], [], None
+    logits, layer_overlaps, expert_overlaps, heavy_from = [], [], [], None
     for step in range(experiment.steps + 1):
         run.times.step = step
         try:
@@ -78,21 +79,21 @@ def march(experiment: Experiment, constants: Constants, samples: Samples, seed: 
         except FloatingPointError as error:
             raise ValueError(_diverged(run, str(error), heavy_from)) from None
         readout.step()
-        seen_by_layers.append(Passed(readout.f[step], features.pulled))
-        seen_by_experts.append(site.passed)
+        layer_overlaps.append(Passed(readout.f[step], features.pulled))
+        expert_overlaps.append(site.passed)
         logits.append(site.experts.psi.value.flatten(1))
         if heavy_from is None and samples.experts > 1 and site.g_psi.largest_share() > _HEAVY + 20 / samples.experts:
             heavy_from = step
     observables = _observables(run, features, site, readout, torch.stack(logits))
-    return Marched(observables, _contradictions(seen_by_layers, seen_by_experts), heavy_from)
+    return Marched(observables, _contradictions(layer_overlaps, expert_overlaps), heavy_from)
 
 
 def _contradictions(layers: list[Passed], experts: list[Passed]) -> Observables:
-    """How far the two sides of the weights are apart, over all times, relative to what passes through them."""
+    """The difference between the overlaps that layers and experts compute, relative to their size over all times."""
     contradictions = {}
     for name in Passed._fields:
-        ours, theirs = (torch.stack([getattr(passed, name) for passed in side]) for side in (layers, experts))
-        contradictions[name] = ((ours - theirs) / ours.norm().clamp_min(1e-300)).cpu().numpy()
+        outside, inside = (torch.stack([getattr(passed, name) for passed in side]) for side in (layers, experts))
+        contradictions[name] = ((outside - inside) / outside.norm().clamp_min(1e-300)).cpu().numpy()
     return contradictions
 
 
@@ -121,7 +122,7 @@ def _diverged(run: Solving, how: str, heavy_from: int | None) -> str:
 
 
 def _observables(run: Solving, features: Features, site: Site, readout: Readout, psi: Tensor) -> Observables:
-    """All observables, from the sites and the logits [steps + 1, P, experts]."""
+    """All observables, from the sites and the logits ψ, [steps + 1, P, experts]."""
     tensors = {
         "f": readout.f,
         "loss": run.loss(readout.f),

@@ -1,1 +1,1 @@
-"""The single-site equations of the limit: a file for each regime, and the sites that all regimes share."""
+"""The equations of the limit, site by site: the experts in each regime, and the layers that all regimes share."""

@@ -1,12 +1,12 @@
-"""One expert and its units: its output, what comes back to it, and how both respond; the same in all regimes.
+"""One expert and its units, in all regimes: outputs, gradients, and their responses to sources.
 
     φ² = s(h²),   x = a φ²                    the output of a unit, times the expert's gate
-    g² = a s'(h²) z                           what comes back to its pre-activation
-    r  = Σ_units z φ²                         what comes back to the gate (a mean where units are many)
-    gψ = a'(ψ) r                              what comes back to the router's logit
+    g² = a s'(h²) z                           the gradient at its pre-activation
+    r  = Σ_units z φ²                         the gradient at the gate (a mean if units are infinitely many)
+    gψ = a'(ψ) r                              the gradient at the router's logit
 
-ψ is [P, experts, 1, 1] and h² is [P, experts, groups, units]. z is what comes back to the expert's output through its
-weights; it is the same for all inputs, [1, experts, groups, units].
+ψ is [P, experts, 1, 1] and h² is [P, experts, groups, units]. z is the gradient at the expert's output, which comes
+through the weights behind it; it is the same for all inputs, [1, experts, groups, units].
 
 The gates of a population of experts are
 
@@ -14,9 +14,9 @@ The gates of a population of experts are
     top-K     a = σ(ψ) where ψ is among the K/M largest of the population, else 0
     softmax   a = exp ψ / ⟨exp ψ⟩, M times a finite model's gate
 
-A gate's derivative occurs twice, and under top-K it is not the same. Gradient descent takes the choice of experts as
-given: it sees the slope of the chosen gates. But a source that moves ψ also moves experts over the threshold. For the
-few experts that are there, a changes by a whole gate: a point mass, smoothed here over a narrow window (``_WINDOW``).
+A gate's derivative occurs in two places, and under top-K the two differ. Gradient descent takes the choice of experts
+as fixed, and sees the slope of the chosen gates. But a source that moves ψ also moves experts over the threshold. There
+a jumps from 0 to a whole gate: its derivative is a point mass, smoothed here over a narrow window (``_WINDOW``).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _WINDOW = 0.4  # standard deviations of ψ: beyond 0.15, a wider window changes 
 
 @dataclass(frozen=True)
 class Gates:
-    """Gates of a population, [P, experts, 1, 1], and how they change with ψ.
+    """The gates of a population, [P, experts, 1, 1], and their derivatives by ψ.
 
     Args:
         value: a.
         slope: a', as backpropagation sees it.
         response: the derivative of a by a source on ψ.
         slope_response: the derivative of ``slope`` by a source on ψ.
-        shares: whether gates are shares of a whole, so that a gate's gradient is relative to those of the others.
+        shares: whether gates sum to a constant, so that the mean gradient over experts is subtracted from each.
     """
 
     value: Tensor
@@ -77,11 +77,11 @@ def gates(kind: str, psi: Tensor, active_share: float = 1.0) -> Gates:
     soft = sigmoid(psi)
     if active_share == 1:
         return Gates(soft.value, soft.slope, soft.slope, soft.curvature)
-    passed_over = psi.shape[1] - max(round(active_share * psi.shape[1]), 1)
-    below, above = (psi.kthvalue(max(rank, 1), dim=1, keepdim=True).values for rank in (passed_over, passed_over + 1))
+    unchosen = psi.shape[1] - max(round(active_share * psi.shape[1]), 1)
+    below, above = (psi.kthvalue(max(rank, 1), dim=1, keepdim=True).values for rank in (unchosen, unchosen + 1))
     threshold = (below + above) / 2
     chosen = (psi > threshold).to(psi.dtype)
-    # Experts near the threshold, as a density per unit of ψ.
+    # The density of the threshold's window at ψ, which stands for the point mass.
     width = _WINDOW * psi.std(1, keepdim=True) + 1e-300
     near = torch.exp(-0.5 * ((psi - threshold) / width) ** 2) / (width * math.sqrt(2 * math.pi))
     at_threshold = sigmoid(threshold)
@@ -138,14 +138,14 @@ class ExpertState:
         return chained(a.router_gradient(r.value), [(a.equal_time_response(r.value), self.psi), (a.slope, r)])
 
     def passed(self, z: Field, g2: Field, g_psi: Field, units: float) -> Passed:
-        """⟨Σ x z⟩ and ⟨Σ h² g²⟩ + ⟨ψ gψ⟩, with sums over so many units; the layers around the experts find them too."""
+        """⟨Σ x z⟩ and ⟨Σ h² g²⟩ + ⟨ψ gψ⟩, with sums over so many units; the layers around them compute the same."""
         x = Field(self.gates.value * self.units.value)
         return Passed(
             outputs=units * pairing(x, z)[:, 0],
             features=units * pairing(self.h, g2) + pairing(self.psi, g_psi),
         )
 
-    # At one time no input responds to another, and responses need no probes.
+    # At equal times no input responds to another, so these responses are derivatives and need no probes.
 
     def gradient_response(self, z: Field) -> Tensor:
         """⟨∂g²/∂h²⟩ at one time, [P, P]."""

@@ -1,4 +1,4 @@
-"""The features' site: one neuron of the first layer, in all regimes.
+"""The site of the features: the equations of one neuron of the first layer, in all regimes.
 
     h¹_μ(t)  = u¹_μ + η c₁ Σ_{s<t,ν} Δ_ν(s) Φ⁰_μν g¹_ν(s)                     u¹ ~ GP(σ₁² Φ⁰), once
     z¹(k)    = b¹(k) + Σ_{s≤t} D(k,l) φ¹(l) + drive(k)                       b¹ ~ GP(K¹)
@@ -7,7 +7,7 @@
     Φ¹(k,l) = ⟨φ¹(k) φ¹(l)⟩,   G¹(k,l) = ⟨g¹(k) g¹(l)⟩,   A¹(k,l) = ⟨∂φ¹(k)/∂b¹(l)⟩, l before k
 
 The covariance K¹ and the memory D come from the experts and the router. There is a drive in Regime I under muP only:
-the initial router then has few rows, and a neuron's overlap with them does not average out.
+the initial router then has a fixed number of rows, and a neuron's overlap with them does not average out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _KIND = "feature"
 
 
 class Features:
-    """The population of features; as a field, it has one expert, whose units are its members.
+    """The population of features. Their fields have one expert, and the neurons are its units.
 
-    ``pulled`` is ⟨φ¹_μ z¹_ν⟩ at present, and known after :meth:`backward`.
+    ``pulled`` is the present ⟨φ¹_μ z¹_ν⟩, which :meth:`backward` sets.
     """
 
     pulled: Tensor
@@ -49,7 +49,7 @@ class Features:
         return self._population.pool(name, 1).grow(1)
 
     def forward(self) -> None:
-        """The features at present, with their kernel and response."""
+        """Computes the present features, their kernel and their response."""
         self._units = activation_with_derivatives(self._run.experiment.activation, self._h.value)
         phi = chained(self._units.value, [(self._units.slope, self._h)])
         self._phi.append(phi)
@@ -61,7 +61,7 @@ class Features:
         return self._phi.values[self._run.times.now] @ row[0] / row.shape[1]
 
     def backward(self, noise: Tensor, memory: Tensor, drive: Tensor | None) -> None:
-        """Gradients of the features, from K¹ and D of the present, [P, rows so far], and their step."""
+        """Computes the features' gradients from the present K¹ and D, [P, rows so far], and takes their step."""
         run = self._run
         z = self._b.drawn(noise) + self._phi.remembered(memory)
         if drive is not None:

@@ -1,4 +1,4 @@
-"""The readout's site: one neuron of the last layer, in all regimes.
+"""The site of the readout: the equations of one neuron of the last layer, in all regimes.
 
     h³(k)    = u³(k) + Σ_{s<t} M³(k,s) v(s)                                   u³ ~ GP(K³)
     v(t+1)   = v(t) + η c₄ Σ_μ Δ_μ(t) h³_μ(t)                                 v(0) ~ N(0, σ₄²)
@@ -19,7 +19,7 @@ from mssp.dmft.run import Solving
 
 
 class Readout:
-    """The last layer."""
+    """The neurons of the last layer, as combinations of their noise u³ and their initial weight v(0)."""
 
     def __init__(self, run: Solving) -> None:
         self._run = run
@@ -37,7 +37,7 @@ class Readout:
         self.gradient_kernel = zeros(steps, steps)  # G³
 
     def forward(self, noise: Tensor, memory: Tensor) -> None:
-        """Outputs at present, from all of K³, [rows, rows], and M³ of the present, [P, past steps]."""
+        """Computes the present outputs, from all of K³, [rows, rows], and the present M³, [P, past steps]."""
         times, t = self._run.times, self._run.times.step
         self._noise = noise
         self._h_by_u[times.now] = memory @ self._v_by_u[:t]
@@ -48,15 +48,15 @@ class Readout:
         with_earlier = self._overlap(self._v_by_u[t], self._v_by_v0[t], self._v_by_u[: t + 1], self._v_by_v0[: t + 1])
         self.gradient_kernel[t, : t + 1] = self.gradient_kernel[: t + 1, t] = with_earlier
         so_far = times.so_far
-        now = [
+        present_rows = [
             self._overlap(self._h_by_u[row], self._h_by_v0[row], self._h_by_u[so_far], self._h_by_v0[so_far])
             for row in range(times.now.start, times.now.stop)
         ]
-        self.kernel[times.now, so_far] = torch.stack(now)
-        self.kernel[so_far, times.now] = torch.stack(now).T
+        self.kernel[times.now, so_far] = torch.stack(present_rows)
+        self.kernel[so_far, times.now] = torch.stack(present_rows).T
 
     def step(self) -> None:
-        """Take the step of v."""
+        """Takes the step of v."""
         times, t = self._run.times, self._run.times.step
         moved = self._run.constants.rate["readout"] * self._run.errors_now
         self._v_by_u[t + 1] = self._v_by_u[t] + moved @ self._h_by_u[times.now]
@@ -64,7 +64,7 @@ class Readout:
 
     @property
     def gradient_past(self) -> Tensor:
-        """G³(t, s) at the rows (s, ν) of the past, [1, past rows]: the same for all inputs."""
+        """G³(t, s) at the past rows (s, ν), [1, past rows]; it is the same for all inputs ν."""
         t = self._run.times.step
         return self.gradient_kernel[t, :t].repeat_interleave(self._run.times.inputs).unsqueeze(0)
 
@@ -76,7 +76,7 @@ class Readout:
 
     @property
     def response_past(self) -> Tensor:
-        """B³(t, l) at the rows of the past, [1, past rows]."""
+        """B³(t, l) at the past rows l, [1, past rows]."""
         return self._v_by_u[self._run.times.step, self._run.times.past].unsqueeze(0)
 
     def _overlap(self, by_u: Tensor, by_v0: Tensor, others_by_u: Tensor, others_by_v0: Tensor) -> Tensor:

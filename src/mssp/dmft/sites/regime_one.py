@@ -1,7 +1,7 @@
 """Regime I: width and expert width grow together, N_e = ι N; the number of experts M stays.
 
-All experts have one law, and differ by noise only. It averages out over the many units of an expert, so that all
-experts have the same ψ(k), which is not random. For a unit j of any expert:
+All experts have one distribution, and differ by their noise only. The noise averages out over the many units of an
+expert, so that all experts have the same ψ(k), which is not random. For a unit j of any expert:
 
     ψ(k)    = (σ_Q/√M) ⟨q φ¹(k)⟩ + Σ_{s<t} η c_Q Δ_l Φ¹(k,l) gψ(l)
     h²_j(k) = u²_j(k) + Σ_{s<t} [ (σ₂²/M) A¹(k,l) + η c₂ Δ_l Φ¹(k,l) ] g²_j(l)             u²_j ~ GP(σ₂² Φ¹)
@@ -32,7 +32,7 @@ _KIND = "unit"
 
 
 class RegimeOne:
-    """The experts' site."""
+    """The site of the experts in Regime I."""
 
     def __init__(self, run: Solving, features: Features) -> None:
         self._run = run
@@ -50,7 +50,7 @@ class RegimeOne:
         self.router_kernel = Kernel(times, device)  # gψ gψ
 
     def forward(self, features: Features) -> Seen:
-        """What the readout sees: K³ of all rows, M³ of the present."""
+        """Computes the experts' outputs. The readout receives K³ of all rows and M³ of the present."""
         run, constants = self._run, self._run.constants
         iota, M, var = constants.expert_width_ratio, constants.experts, constants.variance
         phi1, a1 = features.kernel, features.response
@@ -71,14 +71,14 @@ class RegimeOne:
         )
 
     def backward(self, readout: Readout) -> Seen:
-        """What the features see: K¹ and D of the present."""
+        """Computes the experts' gradients. The features receive the present K¹ and D."""
         run, constants = self._run, self._run.constants
         iota, M, var = constants.expert_width_ratio, constants.experts, constants.variance
         z = self._b3.drawn(var["expert_out"] / iota * readout.gradient_so_far) + self._x.remembered(
             var["expert_out"] / (iota * M) * readout.response_past + run.learned("expert_out", readout.gradient_past)
         )
         g2 = self.experts.gradients(z)
-        r = self.experts.pulls(z).mean(UNITS, keeps="") * iota  # an average that notices no unit
+        r = self.experts.pulls(z).mean(UNITS, keeps="") * iota  # a mean that depends on no single unit
         g_psi = self.experts.router_gradients(r)
         self._g2.append(g2)
         self.g_psi.append(g_psi)
@@ -94,6 +94,6 @@ class RegimeOne:
         )
 
     def drive(self) -> Tensor:
-        """[P, members of the features]: what comes back through the initial router."""
+        """The gradients at the features that come through the initial router, [P, features]."""
         scale: float = (self._run.constants.variance["router"] / self._run.constants.experts) ** 0.5
         return self.g_psi.values[self._run.times.now] * self._q * scale

@@ -1,9 +1,8 @@
 """Regime III: width, expert width and the number of experts grow together, M = κ N and N_e = ι N.
 
-Experts i and units j are two populations, and every expert meets every unit. Under MSSP all experts start as one. The
-units j of all experts then share their noise (u²_j, b³_j) and a process χ_j, a level between the experts and the
-network: the paper's shared expert-hidden process. Averages over experts, m_j and ḡ_j, act back on it; averages over
-units act back on ψ_i.
+Experts i and units j are two populations, and every expert has every unit. Under MSSP all experts start equal. The
+units j of all experts then share their noise (u²_j, b³_j) and a process χ_j, the paper's shared expert-hidden process.
+The averages over experts, m_j and ḡ_j, enter ζ_j and χ_j; averages over units enter ψ_i.
 
     ψ_i(k)   = u^ψ_i(k) + Σ_{s<t} [ (σ_Q²/κ) A¹(k,l) + η c_Q Δ_l Φ¹(k,l) ] gψ_i(l)        u^ψ_i ~ GP(σ_Q² Φ¹)
     χ_j(k)   = u²_j(k)  + τ Σ_{s<t} σ₂² A¹(k,l) ḡ_j(l)                                    u²_j ~ GP(σ₂² Φ¹)
@@ -16,8 +15,8 @@ units act back on ψ_i.
     K¹ = τ σ₂² ι ⟨ḡ_j ḡ_j⟩ + (σ_Q²/κ) G^ψ
     D  = σ₂² ι B² + σ_Q² B^ψ + η Δ_l (c₂ ι Ḡ² + c_Q G^ψ)
 
-τ is 1 for experts that start as one (MSSP) and 0 for experts that start apart (muP). The noise of the latter averages
-out; only the law of (u², b³) counts then, and experts share the draws all the same.
+τ is 1 for experts that start equal (MSSP) and 0 for experts that start different (muP). The noise of different experts
+averages out, so that only the distribution of (u², b³) matters, and experts share the draws of it here too.
 
 There are two kinds of sources: a source on one unit does not move ψ_i, which is an average over all units, and a source
 on one expert's ψ does not move χ_j and ζ_j.
@@ -36,11 +35,11 @@ from mssp.dmft.sites.features import Features
 from mssp.dmft.sites.readout import Readout
 
 _EXPERT, _UNIT = "expert", "unit"
-_GROUPS = 16  # of units, each with a probe of its own: so many measurements of the response to an expert's ψ
+_GROUPS = 16  # groups of units, each with a probe of its own, which measure the response to an expert's ψ
 
 
 class RegimeThree:
-    """The experts' site."""
+    """The site of the experts in Regime III."""
 
     def __init__(self, run: Solving) -> None:
         self._run = run
@@ -66,7 +65,7 @@ class RegimeThree:
         self._shared_gradients = Kernel(times, device)  # ⟨ḡ_j ḡ_j⟩
 
     def forward(self, features: Features) -> Seen:
-        """What the readout sees: K³ of all rows, M³ of the present."""
+        """Computes the experts' outputs. The readout receives K³ of all rows and M³ of the present."""
         run, constants = self._run, self._run.constants
         kappa, iota = constants.experts_per_width, constants.expert_width_ratio
         var, tied = constants.variance, float(constants.tied)
@@ -93,7 +92,7 @@ class RegimeThree:
         )
 
     def backward(self, readout: Readout) -> Seen:
-        """What the features see: K¹ and D of the present."""
+        """Computes the experts' gradients. The features receive the present K¹ and D."""
         run, constants = self._run, self._run.constants
         kappa, iota = constants.experts_per_width, constants.expert_width_ratio
         var, tied = constants.variance, float(constants.tied)

@@ -7,7 +7,7 @@ An expert is one member of a population. It has its own router noise u^ψ and, f
     z_j(t) = b³_j(t) + Σ_{s<t} [ (σ₃²/N_e) B³(t,l) + η c₃ Δ_l G³(t,s) ] x_j(l)            b³_j ~ GP((κ σ₃²/N_e) G³)
     r      = Σ_j z_j φ²_j
 
-The two layers around the experts see of them:
+The two layers around the experts receive:
 
     K³ = σ₃² Φ̄²           M³(k,s) = κ σ₃² A³(k,s) + η c₃ N_e Σ_ν Δ_ν(s) Φ̄²(k,l)
     K¹ = (σ_Q² G^ψ + σ₂² N_e Ḡ²)/κ
@@ -27,11 +27,11 @@ from mssp.dmft.sites.experts import ExpertState
 from mssp.dmft.sites.features import Features
 from mssp.dmft.sites.readout import Readout
 
-_KIND = "expert"  # one kind of sources: what moves a part of an expert moves all of it
+_KIND = "expert"  # the only kind of sources: a source on one part of an expert moves all of its parts
 
 
 class RegimeTwo:
-    """The experts' site."""
+    """The site of the experts in Regime II."""
 
     def __init__(self, run: Solving) -> None:
         self._run = run
@@ -51,7 +51,7 @@ class RegimeTwo:
         self.router_kernel = Kernel(times, device)  # G^ψ
 
     def forward(self, features: Features) -> Seen:
-        """What the readout sees: K³ of all rows, M³ of the present."""
+        """Computes the experts' outputs. The readout receives K³ of all rows and M³ of the present."""
         run, constants = self._run, self._run.constants
         kappa, var, units = constants.experts_per_width, constants.variance, constants.expert_width
         phi1, a1 = features.kernel, features.response
@@ -73,7 +73,7 @@ class RegimeTwo:
         )
 
     def backward(self, readout: Readout) -> Seen:
-        """What the features see: K¹ and D of the present."""
+        """Computes the experts' gradients. The features receive the present K¹ and D."""
         run, constants = self._run, self._run.constants
         kappa, var, units = constants.experts_per_width, constants.variance, constants.expert_width
         z = self._b3.drawn(kappa * var["expert_out"] / units * readout.gradient_so_far) + self._x.remembered(
