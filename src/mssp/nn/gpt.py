@@ -1,7 +1,7 @@
 """The paper's Transformer: RMS pre-norm, normalised queries and keys, rotary positions, MoE in the blocks, no biases.
 
 Residual branches are multiplied by the plan's residual multiplier, and sums over experts by its aggregation multiplier.
-Heads keep their size, so that their number grows with the width and attention keeps its 1/sqrt(head).
+The size of a head is fixed, so the number of heads grows with the width and attention keeps its factor 1/sqrt(head).
 
 Shapes: B batch, S sequence, N width, H heads, V vocabulary.
 """
@@ -248,7 +248,7 @@ class GPT(WithMultipliers):
                     f"tokens {lowest} to {highest} are not all in the vocabulary of {self.config.vocabulary}"
                 )
         x = self.embedding(tokens)
-        # Computed in every pass: that costs nothing beside a block, and a buffer could be rounded, lost or left behind.
+        # Computed in every pass, which is cheap. A buffer could be cast, missing in a checkpoint, or on another device.
         turns = rotations(tokens.shape[1], self.config.head, self.config.rope_base, x)
         routings = []
         for block in self.blocks:
@@ -314,7 +314,7 @@ def rotations(length: int, head: int, base: float, like: Tensor) -> tuple[Tensor
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heads turned by those angles: coordinate i of the first half of a head is paired with i of the second half."""
+    """Rotates heads: coordinate i of the first half of a head is paired with coordinate i of the second half."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 

@@ -3,9 +3,9 @@
     h = a(W1 x),   ψ = Q h,   φ = σ(β ψ),   h ← aggregation · Σ_m φ_m W3_m a(W2_m h),   f = W4 h
 
 The model is a set of pure functions over a dict of tensors. Every tensor may have a leading axis of replicas: R models
-are then computed side by side as one. The module below wraps the functions, replicas stack their parameters, and
-measurements read the activations that they return. The model has no norm and no residual, because the paper's
-instabilities then show at moderate width; its options are the treatments that the paper reports as failing.
+are then computed together, as one. The module below wraps the functions, `mssp.replicas` calls them with stacked
+parameters, and `mssp.measure` reads the activations that they return. The model has no norm and no residual by default,
+so that the paper's instabilities appear at moderate width; its options are the remedies that the paper reports to fail.
 
 Shapes: R replicas, B batch, D inputs, N width, M experts, K active, E expert width, C classes (outputs).
 """
@@ -64,7 +64,7 @@ class MLPConfig:
     Args:
         active: experts per input; None for all of them (soft routing).
         blocks: MoE layers, one after the other.
-        after_aggregation: ``rmsnorm`` or ``sigmoid``: treatments of vanishing aggregates that do not restore stability.
+        after_aggregation: ``rmsnorm`` or ``sigmoid``: remedies for vanishing aggregates; neither restores stability.
         residual: add each block to its input, times the plan's residual multiplier; otherwise depth does not count.
         noise: the standard deviation of noise in the choice of experts, for zero routers with top-K.
     """
@@ -211,7 +211,7 @@ def _embedded(weight: Tensor, x: Tensor) -> Tensor:
         return x @ weight.mT
     R, N, D = weight.shape
     if x.dim() == 2:
-        # All replicas see one input: a single product, R times as wide.
+        # All replicas have the same inputs, so one product, R times as wide, computes all of them.
         return (x @ weight.reshape(R * N, D).T).view(len(x), R, N).transpose(0, 1)
     G, B, _ = x.shape
     if R % G:
@@ -221,7 +221,7 @@ def _embedded(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def routing(logits: Tensor, config: MLPConfig, noise: Tensor | None = None) -> Routing:
-    """Where inputs go, from the router's logits [..., M]."""
+    """The experts and gates of each input, from the router's logits [..., M]."""
     return route(
         logits,
         config.active,
@@ -240,7 +240,7 @@ def gates(logits: Tensor, config: MLPConfig, noise: Tensor | None = None) -> Ten
 
 def _treated(aggregate: Tensor, how: str) -> Tensor:
     if how == "rmsnorm":
-        # This treatment is for aggregates that vanish with width, which an eps of the usual size would hide.
+        # A small eps, because the aggregates vanish with width and a usual eps would be larger than they are.
         return F.rms_norm(aggregate, aggregate.shape[-1:], eps=1e-12)
     return torch.sigmoid(aggregate) if how == "sigmoid" else aggregate
 

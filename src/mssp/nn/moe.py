@@ -1,4 +1,4 @@
-"""A MoE layer: a router and the experts it routes to, two layers each, plain or gated.
+"""A MoE layer: a router, and the experts that it chooses from, each of two layers, plain or gated.
 
 Shapes: T tokens (any leading axes), N width, M experts, K active, E expert width, F rows of w_in (E, or 2E if gated).
 """
@@ -215,7 +215,7 @@ def _check_shapes(x: Tensor, gates: Tensor, chosen: Tensor | None, weights: Expe
 
 
 def _check_numbers(x: Tensor, gates: Tensor, chosen: Tensor | None, experts: int, check_finite: bool) -> None:
-    """Refuses numbers that no shape tells of; on a GPU only with ``check_finite``, because looking waits for it."""
+    """Refuses wrong values; on a GPU only with ``check_finite``, because reading values forces a synchronization."""
     if check_finite:
         for name, tensor in (("inputs", x), ("gates", gates)):
             if not tensor.isfinite().all():

@@ -1,4 +1,4 @@
-"""Multipliers of the forward pass, saved with the weights they belong to."""
+"""Multipliers of a module's forward pass, which plans set and state dicts keep."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class WithMultipliers(nn.Module):
 def default_aggregation(gate_kind: str, active: int) -> float:
     """The factor on the sum over experts where no plan has set one: 1/K for sigmoid gates.
 
-    Softmax and renormalised gates are shares of one, and take no factor.
+    Softmax and renormalised gates sum to one, and need no factor.
     """
     return 1 / active if gate_kind == "sigmoid" else 1.0
 
 
 def planned_aggregation(gate_kind: str, plan: Plan) -> float:
-    """The factor that a plan asks for. For gates that are shares of one it is only what was tuned."""
+    """The factor on the sum over experts that a plan sets. For gates that sum to one it is the tuned factor alone."""
     return plan.multiplier("aggregation") if gate_kind == "sigmoid" else plan.aggregation_mult

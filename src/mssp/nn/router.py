@@ -1,4 +1,4 @@
-"""Which experts a token goes to, and with what weight.
+"""Routers, which choose experts for each token and compute the gates: the weights of the chosen experts.
 
     ψ = Q h,   φ = σ(β ψ)         σ: sigmoid or softmax, β: inverse temperature
 
@@ -27,7 +27,7 @@ GATES = ("sigmoid", "softmax")
 
 @dataclass(frozen=True)
 class RouterStatistics:
-    """How tokens spread over experts.
+    """Statistics of how tokens are distributed over experts.
 
     Args:
         loads: the share of all pairs that went to each expert; sums to 1.
@@ -44,7 +44,7 @@ class RouterStatistics:
 
 @dataclass(frozen=True)
 class Routing:
-    """Where tokens go.
+    """The result of routing: the chosen experts of each token, and their gates.
 
     Args:
         logits: ψ, [..., M].
@@ -70,7 +70,7 @@ class Routing:
         """The share of all pairs of a token and an expert that went to each expert, [M]; no gradient."""
         if self.chosen is None:
             return self.logits.new_full((self.experts,), 1 / self.experts)
-        # A sum of marks neither waits for the device nor adds by atomics, unlike bincount.
+        # Unlike bincount, a sum of marks neither forces a synchronization nor adds by atomics.
         marks = torch.zeros_like(self.logits).scatter(-1, self.chosen, 1 / self.chosen.shape[-1])
         return _mean_over_tokens(marks)
 

@@ -15,9 +15,9 @@ INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs on th
 
 
 def fused(x: Tensor) -> bool:
-    """Whether our fused kernels compute this tensor, in place of several operations of torch.
+    """Whether to use our fused kernels for this tensor, in place of several operations of torch.
 
-    They do not under torch.compile, which fuses operations itself, nor under torch.func, which has to see each of them.
+    Not under torch.compile, which fuses operations itself, nor under torch.func, which has to trace each operation.
     """
     return runs_triton(x.device.type, x.dtype) and not _transformed()
 
@@ -27,12 +27,12 @@ def runs_triton(device: str, dtype: torch.dtype) -> bool:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether looking at the numbers costs nothing: a GPU has to be waited for, and transforms have no numbers."""
+    """Whether a tensor's values can be read at no cost, not on a GPU, which would synchronize, nor under transforms."""
     return x.device.type == "cpu" and x.numel() > 0 and not _transformed()
 
 
 def _transformed() -> bool:
-    """Whether torch.compile or torch.func is at work."""
+    """Whether torch.compile or torch.func is tracing."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 

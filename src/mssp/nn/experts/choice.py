@@ -1,9 +1,11 @@
-"""Which way of computing experts is the fastest for a shape: ``auto``, from measured times.
+"""Chooses the fastest way of computing experts for a shape, from measured times: dispatch ``auto``.
 
-A table holds times of every path at some shapes. For other shapes, a path's time is predicted by a simple model fitted
-to the table (what a call, an expert, an operation and a number moved cost on this device), and corrected by the factor
-by which the model misses the nearest measured shapes. ``mssp dispatch`` measures a table on the machine at hand. The
-environment variable MSSP_DISPATCH_TABLE names the table to use instead of the one in the package.
+A path is one way of computing experts. A table holds times of every path at some shapes. For other shapes, a simple
+model fitted to the table (what a call, an expert, an operation and a number moved cost on this device) predicts the
+time of a path. The prediction is corrected by the factor by which the model misses the nearest measured shapes.
+
+``mssp dispatch`` measures a table on a machine. The environment variable MSSP_DISPATCH_TABLE names the table to use
+instead of the one in the package.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _NEIGHBOURS = 4
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be computed: the sizes that decide which path is the fastest."""
+    """The sizes that decide which path is the fastest."""
 
     tokens: int
     width: int
@@ -50,7 +52,7 @@ class Work:
         return 2.0 * 3 * matrices * pairs * self.width * self.expert_width
 
     def costs(self, path: str) -> list[float]:
-        """What a path's time is made of: the call, its experts, operations, rows of the width, hidden units."""
+        """The terms of a path's time: one call, experts, operations, numbers in rows, hidden units."""
         dense = path == "dense"
         rows = self.tokens * (self.experts if dense else self.active)
         hidden = rows * self.expert_width * (2 if self.gated else 1)
@@ -88,7 +90,7 @@ class Machine:
     timings: Sequence[Timing]
 
     def predicted(self, work: Work, path: str, without: Timing | None = None) -> float:
-        """Milliseconds; the measured shape ``without`` is left out of account."""
+        """The predicted milliseconds; the measured shape ``without`` is not used."""
         if path not in self._prices:
             return math.inf
         here = work.coordinates()
@@ -104,7 +106,7 @@ class Machine:
         return min(paths, key=lambda path: self.predicted(work, path, without))
 
     def regrets(self) -> list[float]:
-        """For every shape, how much slower than its best path is the one it would take if it had not been measured."""
+        """For every shape, how much slower than the best path is the path chosen without the shape's own times."""
         chosen = [self.best(timing.work, list(timing.ms), without=timing) for timing in self.timings]
         pairs = zip(self.timings, chosen, strict=True)
         return [timing.ms[path] / min(timing.ms.values()) - 1 for timing, path in pairs]
@@ -154,7 +156,7 @@ def fastest(
     gated: bool,
     paths: tuple[str, ...],
 ) -> str:
-    """The path that is expected to be the fastest, of those that can be taken.
+    """The path that is expected to be the fastest of ``paths``.
 
     It takes plain numbers and returns a name, which torch.compile treats as a constant.
     """
@@ -179,8 +181,8 @@ def _looked_up(device: str, index: int | None, half: bool, work: Work, paths: tu
 def about(tokens: int, step: int = 2) -> int:
     """The geometric mean of the two powers of ``step`` that ``tokens`` lies between.
 
-    Batches of similar size then share an answer. torch.compile makes a graph for every answer and gives up after eight
-    graphs, so it takes large steps.
+    Batches of similar size then have the same fastest path. torch.compile makes a graph for every value and gives up
+    after eight graphs, so it needs large steps.
     """
     size = step
     while size < tokens:
@@ -208,7 +210,7 @@ def load(path: Path) -> list[Machine]:
 
 
 def save(path: Path, machines: Sequence[Machine]) -> None:
-    """Write a table to a file, which keeps what it says of other devices."""
+    """Writes measured machines to a file, and keeps the file's entries for other devices."""
     kept = load(path) if path.exists() else []
     measured = {(machine.name, machine.dtype) for machine in machines}
     kept = [machine for machine in kept if (machine.name, machine.dtype) not in measured]

@@ -1,6 +1,6 @@
 """Pairs of a token and one of its experts, sorted by expert, and how rows go from tokens to pairs and back.
 
-T tokens, N width, M experts, K active, R = T*K pairs.
+Shapes: T tokens, N width, M experts, K active, R = T*K pairs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Pairs:
 
     Args:
         token: the token of each pair.
-        position: where each token's pairs are among the sorted ones, [T, K].
-        order: the number that each pair had before sorting.
-        offsets: where the pairs of each expert begin, followed by the number of pairs.
+        position: the index of each token's pairs among the sorted pairs, [T, K].
+        order: the index of each pair before sorting.
+        offsets: the index of the first pair of each expert, followed by the number of pairs.
     """
 
     token: Tensor
@@ -80,7 +80,7 @@ def _collect(rows_RN: Tensor, token: Tensor, position: Tensor) -> Tensor:
     return rows_RN[position].sum(1, dtype=wide).to(rows_RN.dtype)
 
 
-# Shapes for the compiler; len() would fix the size of a batch.
+# Shapes for torch.compile; `len` instead of `shape[0]` would make the size of a batch a constant.
 @_spread.register_fake
 def _spread_shape(x_TN: Tensor, token: Tensor, position: Tensor) -> Tensor:
     return x_TN.new_empty(token.shape[0], x_TN.shape[1])

@@ -1,4 +1,4 @@
-"""How long each path takes, forward and backward, side by side and in turns."""
+"""Measures how long each way of computing experts takes, forward and backward."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Problem:
 
 
 def milliseconds(steps: Mapping[str, Step], device: torch.device, seconds: float = 0.3) -> dict[str, float]:
-    """The median time of each step. They run in turns, so that what disturbs one disturbs all.
+    """The median time of each step. The steps run in turns, so that disturbances affect all of them.
 
     On a GPU, runs are queued and waited for at the end. Each begins with a pause of the device, so that launching
     overlaps with computing as it does in training.
@@ -121,7 +121,7 @@ def measure(
 
 
 def measure_device(device: torch.device, progress: Callable[[str], None] = lambda _: None) -> list[Machine]:
-    """The table of a device, for every dtype that is trained in there. This takes a few minutes."""
+    """Measures the table of a device, for every dtype used in training on it. This takes a few minutes."""
     works = grid(device)
     if device.type != "cuda":
         return [measure(device, torch.float32, works, progress)]
