@@ -29,7 +29,7 @@ def series_of(figure: Figure, heading: str = "", **wanted: Any) -> list[Series]:
 
 def named(figure: Figure) -> list[tuple[str, str]]:
     """The legend and the name of what stands in legends."""
-    entries = [*series_of(figure, named=True), *figure.marks]
+    entries = [*series_of(figure, in_legend=True), *figure.marks]
     return list(dict.fromkeys((series.legend, series.name) for series in entries))
 
 

@@ -22,7 +22,7 @@ Box = tuple[float, float, float, float]  # left, right, lower and upper end, in 
 
 
 def figure_of(panels: list[Panel], columns: int, size: tuple[int, int] = (300, 100), **more: Any) -> Figure:
-    return Figure(title="Title", words="", rows=in_rows(panels, columns), size=size, gap=(20, 40), **more)
+    return Figure(title="Title", summary="", rows=in_rows(panels, columns), size=size, gap=(20, 40), **more)
 
 
 def boxes(layout: Mapping[str, Any]) -> dict[str, Box]:
@@ -186,7 +186,7 @@ def test_panels_are_numbered_in_their_order_wherever_they_stand() -> None:
 
 def test_a_missing_panel_leaves_its_place_free() -> None:
     panels = [Panel(heading="A") for _ in range(3)]
-    figure = Figure(title="", words="", rows=[panels[:2], [None, panels[2]]], size=(300, 100), gap=(20, 40))
+    figure = Figure(title="", summary="", rows=[panels[:2], [None, panels[2]]], size=(300, 100), gap=(20, 40))
     places = boxes(layout(figure, 640))
     assert places["3"][:2] == places["2"][:2]
     assert places["3"][0] > 0

@@ -201,9 +201,9 @@ EVIL = "</script><script>alert(\"1\")</script><b onload='x'>&amp;"
 
 
 def test_no_text_becomes_markup() -> None:
-    series = Series(name=EVIL, x=[0], y=[1], told=[EVIL])
-    panel = Panel(heading=EVIL, verdict=EVIL, series=[series])
-    figure = replace(FIGURES["transfer"], title=EVIL, words=EVIL, rows=[[panel]], notes=[EVIL])
+    series = Series(name=EVIL, x=[0], y=[1], hover=[EVIL])
+    panel = Panel(heading=EVIL, subtitle=EVIL, series=[series])
+    figure = replace(FIGURES["transfer"], title=EVIL, summary=EVIL, rows=[[panel]], notes=[EVIL])
     table = Table([EVIL], [Row([EVIL], {EVIL: EVIL}), Row([Cell(EVIL, "bad")], {EVIL: f"{EVIL}2"})], "t", EVIL)
     blocks: list[Block] = [
         Words(EVIL),

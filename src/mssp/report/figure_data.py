@@ -1,4 +1,4 @@
-"""The numbers of a figure as a table: one line per point, as they were computed."""
+"""The numbers of a figure as a table (CSV): one line per point, with the numbers as they were computed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mssp.report.figure import Figure, Json, Panel, Series
 from mssp.report.words import plain
 
 _COLUMNS = ("panel", "series", "x axis", "x", "y axis", "y", "low", "high", "z")
-_ALWAYS = 6  # of them; the others where something is in them
+_ALWAYS = 6  # so many of the columns are in every table; the others are there if they are not empty
 
 
 def csv_of(figure: Figure) -> str:
-    """Panels by their headings, series by their names in the legend, and where points are, with the axes' titles.
+    """The table of a figure: a point has its panel's heading, its series' name, its coordinates and the axes' titles.
 
     >>> from mssp.planning.setting import Setting
     >>> from mssp.report.figures.sweeps import transfer_figure
@@ -31,7 +31,7 @@ def csv_of(figure: Figure) -> str:
     MSSP · SGD,N = 64 · best learning rate,learning rate,1.0,accuracy,1.0,,
     <BLANKLINE>
 
-    A band or a bar is from ``low`` to ``high``; the cells of a heatmap are ``z``. Gaps have no lines.
+    Bands and error bars are from ``low`` to ``high``. The cells of a heatmap are ``z``. A gap in a curve has no line.
     """
     rows = [_common(panel) | row for panel in figure.panels for row in _rows(panel)]
     columns = [name for name in _COLUMNS if name in _COLUMNS[:_ALWAYS] or any(name in row for row in rows)]
@@ -48,18 +48,18 @@ def _common(panel: Panel) -> Json:
 
 def _rows(panel: Panel) -> Iterator[Json]:
     if panel.cells is not None:
-        for up, row in zip(panel.cells.y, panel.cells.z, strict=True):
-            yield from ({"x": x, "y": up, "z": z} for x, z in zip(panel.cells.x, row, strict=True) if z is not None)
+        for y, row in zip(panel.cells.y, panel.cells.z, strict=True):
+            yield from ({"x": x, "y": y, "z": z} for x, z in zip(panel.cells.x, row, strict=True) if z is not None)
     for series in panel.series:
         name = " · ".join(filter(None, (series.name, series.part)))
-        for index, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
-            if x is not None and y is not None:
-                yield {"series": name, "x": x, "y": y, **_interval(series, index, y)}
+        for index, (at_x, at_y) in enumerate(zip(series.x, series.y, strict=True)):
+            if at_x is not None and at_y is not None:
+                yield {"series": name, "x": at_x, "y": at_y, **_interval(series, index, at_y)}
 
 
 def _interval(series: Series, index: int, y: float) -> Json:
-    """Where there is one: a bar of length zero stands for none."""
-    up = series.ci[index] if series.ci else math.nan
-    if not math.isfinite(up) or not (series.band or (series.bars is not None and up)):
+    """The ends of a point's band or error bar; an error bar of length zero means that there is none."""
+    ci = series.ci[index] if series.ci else math.nan
+    if not math.isfinite(ci) or not (series.band or (series.bars is not None and ci)):
         return {}
-    return {"low": y - (series.below[index] if series.below else up), "high": y + up}
+    return {"low": y - (series.ci_down[index] if series.ci_down else ci), "high": y + ci}

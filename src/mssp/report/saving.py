@@ -41,7 +41,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
 
     >>> import tempfile
     >>> from mssp.report.figure import Panel
-    >>> figure = Figure(title="Empty", words="", rows=[[Panel(why_empty="an example")]], size=(300, 200), gap=(0, 0))
+    >>> figure = Figure(title="Empty", summary="", rows=[[Panel(why_empty="an example")]], size=(300, 200), gap=(0, 0))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(figure, f"{folder}/empty.html").name
     'empty.html'

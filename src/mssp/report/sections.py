@@ -18,7 +18,7 @@ from mssp.report.figure import Figure
 from mssp.report.figures.agreement import agreement_figure
 from mssp.report.figures.checks import exponents_figure, router_figure, sizes_figure
 from mssp.report.figures.limits import overlay_figure
-from mssp.report.figures.sweeps import PANELS, heatmaps, scaling_figure, transfer_figure
+from mssp.report.figures.sweeps import MAX_PANELS, heatmaps, scaling_figure, transfer_figure
 from mssp.report.findings import findings_of, overview, tags
 from mssp.report.page.document import Block, Bullets, Cell, Chart, Command, Folded, Row, Section, Table, Words, page
 from mssp.sweep import grids, transfer_text
@@ -110,9 +110,9 @@ def _groups(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, list[Swept], str, 
     """What stands in one figure: a regime and an optimizer, with as many settings as fit; with its label and name."""
     for number, sweep in enumerate(sweeps, 1):
         for label, alike in _by_label((each.contender.setting, each) for each in sweep.swept).items():
-            for part, start in enumerate(range(0, len(alike), PANELS)):
+            for part, start in enumerate(range(0, len(alike), MAX_PANELS)):
                 more = f"-{part + 1}" if part else ""
-                yield sweep, alike[start : start + PANELS], label, f"{number}-{_slug(label)}{more}"
+                yield sweep, alike[start : start + MAX_PANELS], label, f"{number}-{_slug(label)}{more}"
 
 
 def _by_label(things: Iterable[tuple[Setting, Thing]]) -> dict[str, list[Thing]]:

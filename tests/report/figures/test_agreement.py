@@ -32,7 +32,7 @@ def test_every_judged_quantity_is_a_point() -> None:
     assert stable.ci == [0.1, 0.1]
     (off,) = series_of(figure, "wrong", mode="markers")
     assert (off.name, off.y) == ("off", [0.7])
-    assert "activation/router" not in str([series.told for series in series_of(figure)])
+    assert "activation/router" not in str([series.hover for series in series_of(figure)])
 
 
 def test_points_of_one_prediction_stand_side_by_side_in_order() -> None:
@@ -52,7 +52,7 @@ def test_all_panels_share_their_ends_and_have_the_diagonal() -> None:
 
 
 def test_words_and_verdicts() -> None:
-    words = agreement_figure({"right": RIGHT, "wrong": WRONG}).words
+    words = agreement_figure({"right": RIGHT, "wrong": WRONG}).summary
     assert "all 3 exponents as predicted · not stable" in words
     assert "1 of 1 exponents off" in words
     assert "effective/router 0.700 ± 0.100 for 0" in words
@@ -69,4 +69,4 @@ def test_the_router_by_size() -> None:
     assert headings(figure) == ["scores, lowest dotted", "largest load, 1 if all are equal", "change of logits"]
     assert len(series_of(figure, "scores, lowest dotted")) == 2 * 3
     assert [series.name for series in series_of(figure, "change of logits")] == ["N = 64", "N = 128", "N = 256"]
-    assert "router/load at the end: 4 for 64" in figure.words
+    assert "router/load at the end: 4 for 64" in figure.summary

@@ -102,7 +102,7 @@ def measured(figure: Figure, heading: str = "") -> list[Series]:
 
 
 def verdicts(figure: Figure) -> list[str]:
-    return [panel.verdict for panel in figure.panels]
+    return [panel.subtitle for panel in figure.panels]
 
 
 def test_sizes_have_a_panel_per_quantity_and_a_line_per_step() -> None:
@@ -256,7 +256,7 @@ def test_one_update_is_a_marker_with_its_uncertainty() -> None:
     assert router.y == [None, 0.0]
     assert router.ci[1] == 0.1
     assert router.bars is not None
-    assert 0.1 < readout.aside - router.aside < 0.3  # side by side
+    assert 0.1 < readout.x_shift - router.x_shift < 0.3  # side by side
     assert [each.name for each in series_of(sizes_figure(once))] == ["after 1 update"] * 2
 
 
@@ -268,7 +268,7 @@ def test_what_is_not_finite_is_left_out() -> None:
     assert series_of(sizes_figure(check))[0].y == [2.0, None, 2.0]
     assert not series_of(exponents_figure(check))
     assert series_of(evaluation_figure(check))[0].y == [4.6, None, None]
-    assert "loss at the end: not finite for 64" in evaluation_figure(check).words
+    assert "loss at the end: not finite for 64" in evaluation_figure(check).summary
 
 
 @pytest.mark.parametrize("draw", FIGURES)

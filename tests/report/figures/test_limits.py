@@ -142,7 +142,7 @@ def test_every_input_has_its_output_and_the_unseen_are_dotted() -> None:
     assert [line.y[-1] for line in lines] == pytest.approx([3, -3, 1.5])
     assert [line.part for line in lines] == ["input 1", "input 2", "input 3"]
     assert [line.dash for line in lines] == ["solid", "solid", "2px,3px"]
-    assert panel_of(figure, "Outputs").verdict == "one line for each of P = 3 inputs"
+    assert panel_of(figure, "Outputs").subtitle == "one line for each of P = 3 inputs"
     (targets,) = series_of(figure, name="target")
     assert targets.y == pytest.approx(LIMIT.experiment.targets)
     assert min(x for x in targets.x if x is not None) > STEPS
@@ -190,7 +190,7 @@ def test_distances_are_percentages_over_width_in_log_log() -> None:
     assert low < math.log10(25) < math.log10(51) < high
     (guide,) = series_of(figure, name="slope −1")
     assert guide.y == pytest.approx([1.6 * 50, 0.8 * 50])
-    assert panel.verdict == "means over networks ± their noise · converges"
+    assert panel.subtitle == "means over networks ± their noise · converges"
 
 
 def test_a_bar_larger_than_its_distance_leaves_the_panel() -> None:
@@ -198,8 +198,8 @@ def test_a_bar_larger_than_its_distance_leaves_the_panel() -> None:
     noisy = replace(COMPARISON, widths=[COMPARISON.widths[0], replace(at, error=dict.fromkeys(at.error, 2.0))])
     line = compared_lines(dmft_figure(LIMIT, noisy))[0]
     assert line.ci[1] == pytest.approx(200)
-    assert line.below[1] == pytest.approx(25, rel=0.01)
-    assert line.below[1] < 25
+    assert line.ci_down[1] == pytest.approx(25, rel=0.01)
+    assert line.ci_down[1] < 25
 
 
 def test_exponents_that_noise_hides_say_so() -> None:
@@ -214,7 +214,7 @@ def test_a_limit_that_is_zero_has_no_distance_and_no_log_axis() -> None:
     assert not series_of(figure, mode="lines+markers")
     assert "log" not in {axis.look.get("type") for panel in figure.panels for axis in (panel.x, panel.y)}
     assert limits(figure, "Training loss")[0].y == [0, 0, 0, 0]
-    assert "Exponents of N: none." in figure.words
+    assert "Exponents of N: none." in figure.summary
 
 
 def test_a_quantity_that_is_zero_in_limit_and_networks_says_so() -> None:
@@ -226,7 +226,7 @@ def test_a_quantity_that_is_zero_in_limit_and_networks_says_so() -> None:
 def test_rounding_counts_as_zero() -> None:
     figure = dmft_figure(limit_of([observed(1e-17), observed(-1e-17)]))
     assert why_empty(figure) == ["zero throughout"] * (len(HEADINGS) - 1)
-    assert "e−1" not in figure.words
+    assert "e−1" not in figure.summary
 
 
 def test_what_does_not_change_is_not_blown_up() -> None:
@@ -239,8 +239,8 @@ def test_one_solution_has_no_band() -> None:
     figure = dmft_figure(limit_of([observed(1.0)]))
     assert not any(math.isfinite(ci) for line in series_of(figure) for ci in line.ci)
     assert ("main", "± 1 standard error") not in named(figure)
-    assert "standard error" not in figure.words
-    assert "nan" not in figure.words
+    assert "standard error" not in figure.summary
+    assert "nan" not in figure.summary
 
 
 def test_what_is_not_finite_is_left_out() -> None:
@@ -253,7 +253,7 @@ def test_what_is_not_finite_is_left_out() -> None:
 def test_warnings_are_notes() -> None:
     figure = dmft_figure(limit_of([observed(1.0)], ["a < b", "heavy tail"]))
     assert figure.notes == ["Note: a < b", "Note: heavy tail"]
-    assert "Note: a < b." in figure.words
+    assert "Note: a < b." in figure.summary
 
 
 @pytest.mark.parametrize("comparison", [None, COMPARISON, with_networks(LIMIT, [2**k for k in range(1, 15)])])

@@ -61,7 +61,6 @@ TWO = {of("mup"): transfer(drift=0.5, gain=0.0), of("mssp"): transfer()}
 def test_transfer_has_a_line_a_band_and_a_star_per_width_and_panel() -> None:
     figure = transfer_figure(TWO, "Transfer")
     assert headings(figure) == ["Regime II · μP · SGD", "Regime II · MSSP · SGD"]
-    assert [panel.contender for panel in figure.panels] == list(TWO)
     for heading in headings(figure):
         assert [line.name for line in lines(figure, heading)] == ["N = 64", "N = 128", "N = 256"]
     first = lines(figure)[0]
@@ -100,7 +99,7 @@ def test_runs_that_diverged_leave_a_gap(seeds: tuple[int, ...]) -> None:
     line = lines(figure)[1]
     assert [y is None for y in line.y] == [math.isnan(ci) for ci in line.ci] == [False] * 5 + [True, False]
     lost = "1 run" if len(seeds) == 1 else "3 runs"
-    assert f"; {lost} diverged." in figure.words
+    assert f"; {lost} diverged." in figure.summary
 
 
 def test_a_width_that_always_diverged_has_no_star() -> None:
@@ -109,12 +108,12 @@ def test_a_width_that_always_diverged_has_no_star() -> None:
         found = with_loss_of(found, 256, k, (0, 1, 2))
     figure = transfer_figure({of("mssp"): found}, "Transfer")
     assert len(stars(figure)) == 2
-    assert "none for N = 256" in figure.words.replace("2^(none)", "none")
+    assert "none for N = 256" in figure.summary.replace("2^(none)", "none")
 
 
 def test_verdicts_have_a_minus_sign_and_their_uncertainty() -> None:
     panels = transfer_figure(TWO | {of("mssp", "III"): transfer(drift=-0.02)}, "Transfer").panels
-    assert [panel.verdict for panel in panels] == [
+    assert [panel.subtitle for panel in panels] == [
         "best lr drifts up: 0.50 ± 0.00 per doubling · wider is better: stalls",
         "best lr stays: 0.00 ± 0.00 per doubling · wider is better: yes",
         "best lr stays: −0.02 ± 0.00 per doubling · wider is better: yes",
@@ -122,8 +121,8 @@ def test_verdicts_have_a_minus_sign_and_their_uncertainty() -> None:
 
 
 def test_a_dashed_line_marks_the_smallest_widths_best_rate() -> None:
-    uprights = [panel.upright for panel in transfer_figure(TWO, "Transfer").panels]
-    assert uprights == pytest.approx([-3, -3])
+    lines_at = [panel.vertical_line for panel in transfer_figure(TWO, "Transfer").panels]
+    assert lines_at == pytest.approx([-3, -3])
 
 
 def test_a_best_rate_at_the_grids_end_is_an_open_star() -> None:
@@ -137,9 +136,9 @@ def test_a_best_rate_at_the_grids_end_is_an_open_star() -> None:
 def test_schemes_are_columns_with_a_score_axis_per_row() -> None:
     contenders = [of(scheme, regime) for regime in ("I", "II", "III") for scheme in ("mup", "mssp")]
     figure = transfer_figure({each: transfer(gain=0.1 * i) for i, each in enumerate(contenders)}, "Transfer")
-    assert [[panel and panel.contender for panel in row] for row in figure.rows] == [
-        contenders[0:2], contenders[2:4], contenders[4:6],
-    ]  # fmt: skip
+    assert [[panel and panel.heading for panel in row] for row in figure.rows] == [
+        [f"Regime {regime} · {scheme} · SGD" for scheme in ("μP", "MSSP")] for regime in ("I", "II", "III")
+    ]
     ranges = [panel.y.look["range"] for panel in figure.panels]
     assert ranges[0] == ranges[1] != ranges[2]
     axis = figure.panels[0].x
@@ -180,7 +179,7 @@ def test_scaling_has_two_lines_per_scheme_with_error_bars() -> None:
     assert all(line.x == [64, 128, 256] and line.bars and min(line.ci) > 0 for line in series_of(figure))
     assert figure.panels[0].x.look["ticktext"] == ["64", "128", "256"]
     assert [name for _, name in named(figure)][:2] == ["μP", "MSSP"]
-    assert "Regime II · SGD · MSSP: 0.500 ± 0.009 at N = 64" in figure.words
+    assert "Regime II · SGD · MSSP: 0.500 ± 0.009 at N = 64" in figure.summary
 
 
 def test_scaling_leaves_a_gap_where_the_smallest_widths_rate_diverges() -> None:
@@ -238,7 +237,7 @@ def test_points_away_from_the_optimum_in_other_multipliers_are_left_out() -> Non
     assert values == [[1.0, 2.0], [1.0, 2.0], [1.0]]
     assert figure.scale is not None
     assert figure.scale.reversed  # the optimum is the lowest: low is bright
-    assert figure.words.endswith("(a 1, b 1, c 1): 1 there, from 1 to 2 around it.")
+    assert figure.summary.endswith("(a 1, b 1, c 1): 1 there, from 1 to 2 around it.")
 
 
 def test_figures_say_in_words_what_they_show() -> None:

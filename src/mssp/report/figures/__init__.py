@@ -1,1 +1,1 @@
-"""Figures: of sweeps, of a check, of predicted against measured exponents, of limits beside networks."""
+"""Functions that build figures: of sweeps, of checks, of predicted and measured exponents, of limits."""

@@ -1,4 +1,4 @@
-"""Predicted exponents against measured ones: one point for every quantity of a check, a panel for every check."""
+"""The figure of measured over predicted exponents: a panel for every check, a point for every quantity of a check."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mssp.report.figure import DASHED, MAIN, Axis, Figure, Json, Panel, Series, 
 from mssp.report.figures.axes import SMALL_TICKS
 from mssp.report.words import many, plain, signed
 
-_MOST = 3  # columns
-_SPREAD = 0.3  # of an exponent: points of one prediction stand side by side within so much
-_ROOM = 0.35  # around all points
-# By what is found of a quantity; MSSP's and muP's colours mean schemes elsewhere.
+_MAX_COLUMNS = 3
+_SPREAD = 0.3  # on the x axis, over which the points of one prediction are spread
+_MARGIN = 0.35  # between the outermost points and the ends of the axes
+# Colour and marker of each verdict. The colours of MSSP and μP are not used, since in other figures they mean schemes.
 _LOOKS = {
     "as predicted, stable": ("#117733|#5fbf68", "circle"),
     "as predicted, not stable": ("#b58b2a|#ddaa33", "diamond"),
@@ -26,24 +26,22 @@ _LOOKS = {
 
 
 def agreement_figure(checks: Mapping[str, Check], title: str = "Predicted and measured exponents") -> Figure:
-    """Measured exponents over predicted ones; on the diagonal, what scales as the theory says.
+    """Measured over predicted exponents: a quantity that scales as the theory says is on the diagonal.
 
-    Points of one prediction stand side by side. A quantity may lie in the band of the check's tolerance, and as far
-    beyond it as its own interval reaches; some may be below their order by what the theory leaves open.
+    Points of one prediction are side by side. A quantity is as predicted in the band of the check's tolerance, and as
+    far beyond the band as its own interval reaches. Where the theory leaves a range open, it may also be further below.
 
     Args:
-        checks: by the panel's heading.
+        checks: the checks by the headings of their panels.
     """
     points = {name: _points(check) for name, check in checks.items()}
-    values = [
-        value for several in points.values() for point in several for value in (point.measured.value, point.power)
-    ]
-    ends = min([0.0, *values]) - _ROOM, max([0.0, *values]) + _ROOM
+    exponents = [e for of_check in points.values() for point in of_check for e in (point.measured.value, point.power)]
+    ends = min([0.0, *exponents]) - _MARGIN, max([0.0, *exponents]) + _MARGIN
     panels = [_panel(name, check, points[name], ends) for name, check in checks.items()]
     return Figure(
         title=title,
-        words=_words(checks, points),
-        rows=in_rows(panels, min(len(checks), _MOST)),
+        summary=_summary(checks, points),
+        rows=in_rows(panels, min(len(checks), _MAX_COLUMNS)),
         size=(420, 320),
         gap=(76, 112),
         marks=[mark(f"within {TOLERANCE:g}", legend=MAIN, mode="markers", marker=swatch(MUTED, 0.25))],
@@ -52,12 +50,14 @@ def agreement_figure(checks: Mapping[str, Check], title: str = "Predicted and me
 
 @dataclass(frozen=True, eq=False)
 class _Point:
+    """A quantity of a check with its measured and its predicted exponent."""
+
     quantity: Judged
     measured: Estimate
     power: float
 
     @property
-    def look(self) -> str:
+    def verdict(self) -> str:
         if self.quantity.verdict == "off":
             return "off"
         return "as predicted, stable" if self.quantity.stable else "as predicted, not stable"
@@ -65,30 +65,30 @@ class _Point:
 
 def _points(check: Check) -> list[_Point]:
     return [
-        _Point(each, each.judged, float(each.expected.power))
-        for each in judged_of(check)
-        if each.judged is not None and each.expected is not None and each.expected.power is not None
+        _Point(quantity, quantity.judged, quantity.expected_power)
+        for quantity in judged_of(check)
+        if quantity.judged is not None and quantity.expected_power is not None
     ]
 
 
-def _panel(name: str, check: Check, points: Sequence[_Point], ends: tuple[float, float]) -> Panel:
+def _panel(heading: str, check: Check, points: Sequence[_Point], ends: tuple[float, float]) -> Panel:
     if not points:
-        return Panel(heading=name, verdict=_verdict(check, points), why_empty="nothing is predicted")
+        return Panel(heading=heading, subtitle=_subtitle(check, points), why_empty="nothing is predicted")
     look: Json = {"range": list(ends), "tick0": 0, "dtick": 0.5 if ends[1] - ends[0] < 4 else 1.0, **SMALL_TICKS}
     line: Json = {"colour": MUTED, "dash": DASHED, "width": 1.5, "band": 0.12, "legend": ""}
-    diagonal = Series(name="as predicted", x=ends, y=ends, ci=[TOLERANCE] * 2, mode="lines", named=False, **line)
+    diagonal = Series(name="as predicted", x=ends, y=ends, ci=[TOLERANCE] * 2, mode="lines", in_legend=False, **line)
     places = _side_by_side(points)
     series = [diagonal]
-    for rank, (word, (colour, marker)) in enumerate(_LOOKS.items()):
-        if alike := [point for point in points if point.look == word]:
-            told = [f"{each.quantity.name}<br>{each.measured} (predicted {signed(each.power)})" for each in alike]
+    for rank, (verdict, (colour, symbol)) in enumerate(_LOOKS.items()):
+        if alike := [point for point in points if point.verdict == verdict]:
+            hover = [f"{point.quantity.name}<br>{point.measured} (predicted {signed(point.power)})" for point in alike]
             numbers = estimated(point.measured for point in alike) | {"x": [point.power for point in alike]}
-            drawn: Json = {"at_x": [places[point] for point in alike], "bars": {"thickness": 1, "width": 0}}
-            drawn |= {"mode": "markers", "colour": colour, "symbol": marker, "size": 7}
-            series.append(Series(name=word, told=told, rank=rank, **numbers, **drawn))
+            style: Json = {"at_x": [places[point] for point in alike], "bars": {"thickness": 1, "width": 0}}
+            style |= {"mode": "markers", "colour": colour, "symbol": symbol, "size": 7}
+            series.append(Series(name=verdict, hover=hover, rank=rank, **numbers, **style))
     return Panel(
-        heading=name,
-        verdict=_verdict(check, points),
+        heading=heading,
+        subtitle=_subtitle(check, points),
         x=Axis(title=f"predicted exponent of {check.symbol}", look=look),
         y=Axis(title="measured", look=look, title_once=True),
         series=series,
@@ -96,7 +96,7 @@ def _panel(name: str, check: Check, points: Sequence[_Point], ends: tuple[float,
 
 
 def _side_by_side(points: Sequence[_Point]) -> dict[_Point, float]:
-    """Where points stand: those of one prediction in the order of what was measured, about their place."""
+    """The x coordinates of points: those of one prediction are around it, in the order of their measured exponents."""
     by_power: dict[float, list[_Point]] = {}
     for point in points:
         by_power.setdefault(point.power, []).append(point)
@@ -108,20 +108,20 @@ def _side_by_side(points: Sequence[_Point]) -> dict[_Point, float]:
     }
 
 
-def _verdict(check: Check, points: Sequence[_Point]) -> str:
-    off = sum(point.look == "off" for point in points)
+def _subtitle(check: Check, points: Sequence[_Point]) -> str:
+    off = sum(point.verdict == "off" for point in points)
     vague = len(vague_of(check))
     unclear = f", {vague} of them unclear" if vague else ""
-    right = f"all {len(points)} exponents as predicted{unclear}"
-    words = f"<b>{off} of {len(points)} exponents off</b>" if off else right
-    return f"{words} · {'stable' if check.stable else 'not stable'}"
+    none_off = f"all {len(points)} exponents as predicted{unclear}"
+    verdict = f"<b>{off} of {len(points)} exponents off</b>" if off else none_off
+    return f"{verdict} · {'stable' if check.stable else 'not stable'}"
 
 
-def _words(checks: Mapping[str, Check], points: Mapping[str, Sequence[_Point]]) -> str:
-    words = [f"It shows measured over predicted exponents for {many(len(checks), 'check')}, with 95 % intervals."]
+def _summary(checks: Mapping[str, Check], points: Mapping[str, Sequence[_Point]]) -> str:
+    sentences = [f"It shows measured over predicted exponents for {many(len(checks), 'check')}, with 95 % intervals."]
     for name, check in checks.items():
-        far = sorted(points[name], key=lambda point: -point.quantity.excess)[:3]
-        farthest = ", ".join(f"{each.quantity.name} {each.measured} for {signed(each.power)}" for each in far)
-        verdict = plain(_verdict(check, points[name]))
-        words.append(f"{name} ({heading(check)}): {verdict}. The farthest from the diagonal: {farthest or 'none'}.")
-    return " ".join(words)
+        worst = sorted(points[name], key=lambda point: -point.quantity.excess)[:3]
+        farthest = ", ".join(f"{point.quantity.name} {point.measured} for {signed(point.power)}" for point in worst)
+        verdict = plain(_subtitle(check, points[name]))
+        sentences.append(f"{name} ({heading(check)}): {verdict}. The farthest from the diagonal: {farthest or 'none'}.")
+    return " ".join(sentences)

@@ -1,1 +1,1 @@
-"""The page of a report: built of blocks, with its look and what it does in a browser."""
+"""The HTML page of a report: its blocks, its template, its style and its script."""
