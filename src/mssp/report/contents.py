@@ -1,4 +1,4 @@
-"""What a report is made of: studies of run stores, and results in JSON files, told apart by what is in them.
+"""Reads what a report shows: studies in run stores, and results in JSON files, recognised by what is in them.
 
 runs.sqlite                      mssp sweep, mssp tune
 check.json                       mssp check --json
@@ -29,14 +29,14 @@ from mssp.sweep.transfer import Contender, Transfer, transfers
 from mssp.sweep.transfer_text import RecordedSweep
 from mssp.sweep.trial import Trial
 
-_SWEEP, _TUNE = "sweep ", "tune "  # what names of studies begin with
+_SWEEP, _TUNE = "sweep ", "tune "  # prefixes of the names of studies
 _TOP5, _ACCURACY = "train_top5", "train_accuracy"
-_DONE = ("done", "diverged")
+_DONE = ("done", "diverged")  # states of runs that have scores
 
 
 @dataclass(frozen=True)
 class Multiplied(Contender):
-    """A contender with the multipliers of its runs, in words, where runs of the same setting have others too."""
+    """A contender with its multipliers in words, for a study that runs the same setting with other ones too."""
 
     multipliers: str = ""
 
@@ -50,7 +50,7 @@ class Swept:
     """One setting of a sweep.
 
     Args:
-        plain: its runs grow from a plain model, without any multiplier.
+        plain: whether its runs grow from a plain model, without any multiplier.
     """
 
     contender: Contender
@@ -61,7 +61,7 @@ class Swept:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A study of learning rates: what it is of, its settings, and how many runs are in which state."""
+    """A study of learning rates: its data, its settings, and the number of runs in each state (``counts``)."""
 
     experiment: str
     data: str
@@ -71,7 +71,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Search:
-    """A study of multipliers: what was tried in one setting at one width, and the best of it."""
+    """The runs of a study of multipliers in one setting at one width, with their scores, and the best of them."""
 
     experiment: str
     data: str
@@ -83,14 +83,14 @@ class Search:
     tried: Sequence[tuple[Trial, float]]
 
     def is_first_look_of(self, other: Search) -> bool:
-        """Whether it is the shorter training of the same: a search may look at all of its runs before it chooses."""
+        """Whether this is a shorter training of the same models, with which the other search began."""
         same = (self.data, self.contender, self.best.width) == (other.data, other.contender, other.best.width)
         return same and self.steps < other.steps
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A check, and what it is of as far as its file says."""
+    """A check, with the data, the routing and the base width that its file names."""
 
     check: Check
     data: str = ""
@@ -99,18 +99,18 @@ class Checked:
 
     @property
     def name(self) -> str:
-        """As ``MSSP · Regime II · SGD``, and what is not as usual."""
+        """As ``MSSP · Regime II · SGD``, with everything that is not as usual."""
         return " · ".join(filter(None, (heading(self.check), self.details)))
 
     @property
     def details(self) -> str:
-        """What is not as usual, beside what a check says of itself; mostly nothing."""
+        """What is not as usual and not part of the check's own heading; mostly empty."""
         active = "" if self.active is None else f"{self.active} of 8 active"
         depth = "over depth" if self.check.axis == "depth" else ""
         return " · ".join(filter(None, (active, depth)))
 
     def is_of(self, swept: Swept, data: str) -> bool:
-        """Whether it is a check of the models that were swept."""
+        """Whether the check is of the same models as one setting of a sweep."""
         check, contender = self.check, swept.contender
         return (
             (check.setting, self.active, check.axis) == (contender.setting, contender.active, "width")
@@ -121,7 +121,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class NamedPlan:
-    """A plan; with the table of a model's parameters where a file has one."""
+    """A plan, with the table of a model's parameters if the file has one."""
 
     name: str
     plan: Plan
@@ -141,7 +141,7 @@ class Contents:
     limits: list[Overlay] = field(default_factory=list)
     recorded: list[RecordedSweep] = field(default_factory=list)
     plans: list[NamedPlan] = field(default_factory=list)
-    environments: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)  # with what was made there
+    environments: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)  # by what was made there
 
     @property
     def is_empty(self) -> bool:
@@ -150,58 +150,58 @@ class Contents:
 
 @takes(paths=collection, metric=optional(one_of(METRICS)))
 def read(paths: Iterable[Path], metric: str | Metric | None = None) -> Contents:
-    """The contents of stores and files; ValueError names what is neither.
+    """The contents of stores and files; ValueError names a file that is neither.
 
     Args:
-        metric: to judge sweeps by; top-5 training accuracy by default, and accuracy where few classes make that 1.
+        metric: the metric that sweeps are judged by. By default it is top-5 training accuracy, or accuracy if the data
+            have so few classes that all top-5 accuracies are 1.
     """
     judged_by = optional(one_of(METRICS))("metric", metric)
-    found = Contents()
+    contents = Contents()
     paths = list(paths)
     for number, path in enumerate(paths):
         if path.resolve() in (other.resolve() for other in paths[:number]):
             raise ValueError(f"{path} is named twice")
-        alike = sum(other.name == path.name for other in paths) > 1
-        found.sources.append(str(path) if alike else path.name)
+        ambiguous = sum(other.name == path.name for other in paths) > 1
+        contents.sources.append(str(path) if ambiguous else path.name)
         if path.is_dir():
             raise ValueError(f"{path} is a folder: name the run store or the files in it")
         if not path.exists():
             raise ValueError(f"{path}: there is no such file")
         try:
             if path.suffix == ".json":
-                _read_document(path, found)
+                _read_document(path, contents)
             else:
-                _read_store(path, found, judged_by)
+                _read_store(path, contents, judged_by)
         except ValueError as error:
             message = str(error)
             raise ValueError(message if message.startswith(str(path.absolute())) else f"{path}: {message}") from None
-    return found
+    return contents
 
 
 # -- run stores --------------------------------------------------------------------------------------------------------
 
 
-def _read_store(path: Path, found: Contents, metric: Metric | None) -> None:
+def _read_store(path: Path, contents: Contents, metric: Metric | None) -> None:
     with Store(path, must_exist=True) as store:
         for name in store.studies():
             study = store.open_study(name)
             runs = study.runs()
-            found.environments += [(name, each) for each in study.environments()]
+            contents.environments += [(name, environment) for environment in study.environments()]
             data = str(study.settings.get("data", ""))
             if name.startswith(_SWEEP) and runs:
-                found.sweeps.append(sweep_of(name.removeprefix(_SWEEP), data, runs, metric))
+                contents.sweeps.append(sweep_of(name.removeprefix(_SWEEP), data, runs, metric))
             elif name.startswith(_TUNE):
-                found.searches += _searches(name.removeprefix(_TUNE), data, runs, study.settings.get("steps", 0))
-    found.searches = [
-        each for each in found.searches if not any(each.is_first_look_of(other) for other in found.searches)
-    ]
+                contents.searches += _searches(name.removeprefix(_TUNE), data, runs, study.settings.get("steps", 0))
+    searches = contents.searches
+    contents.searches = [each for each in searches if not any(each.is_first_look_of(other) for other in searches)]
 
 
 def sweep_of(experiment: str, data: str, runs: Sequence[Run], metric: Metric | None = None) -> Sweep:
-    """What runs of a study say; those with other multipliers are another experiment.
+    """The sweep that the runs of a study are; runs of one setting with other multipliers count as another setting.
 
     Args:
-        metric: to judge by; None for the usual one.
+        metric: the metric to judge by; None for the default.
     """
     metric = metric or _default_metric(runs)
     groups: dict[tuple[Contender, str], list[Trial]] = {}
@@ -209,27 +209,27 @@ def sweep_of(experiment: str, data: str, runs: Sequence[Run], metric: Metric | N
         trial = Trial.from_json(run.spec)
         groups.setdefault((Contender.of(trial), _multipliers(trial)), []).append(trial)
     swept = []
-    for (contender, words), trials in groups.items():
-        found = transfers(runs, metric, trials)
-        if contender in found:
+    for (contender, multipliers), trials in groups.items():
+        outcomes = transfers(runs, metric, trials)
+        if contender in outcomes:
             alone = sum(other == contender for other, _ in groups) == 1
             base = trials[0].base_width
-            plain = base is not None and words == _multipliers(replace(_ONE, base_width=base))
-            named = Multiplied(contender.setting, contender.active, "" if alone else words)
-            swept.append(Swept(named, found[contender], base, plain))
+            plain = base is not None and multipliers == _multipliers(replace(_WITHOUT_MULTIPLIERS, base_width=base))
+            named = Multiplied(contender.setting, contender.active, "" if alone else multipliers)
+            swept.append(Swept(named, outcomes[contender], base, plain))
     counts = dict.fromkeys(STATUSES, 0)
     for run in runs:
         counts[run.status] += 1
     return Sweep(experiment, data, swept, counts)
 
 
-_ONE = Trial(Setting(regime=II, optimizer=SGD), 16, 0, 1.0)
+_WITHOUT_MULTIPLIERS = Trial(Setting(regime=II, optimizer=SGD), 16, 0, 1.0)
 
 
 def _multipliers(trial: Trial) -> str:
-    """In words: those that are not one."""
-    known = {**grids.point_of(trial), "aggregation": trial.aggregation_mult}
-    others = [f"{name} {value:g}" for name, value in known.items() if value != 1]
+    """The multipliers of a trial in words, without those that are 1."""
+    values = {**grids.point_of(trial), "aggregation": trial.aggregation_mult}
+    others = [f"{name} {value:g}" for name, value in values.items() if value != 1]
     start = [] if trial.base_width is None else [f"plain from N = {trial.base_width}"]
     return ", ".join([*start, *others]) or "all multipliers 1"
 
@@ -247,20 +247,20 @@ def _searches(experiment: str, data: str, runs: Sequence[Run], steps: int) -> li
             trial = Trial.from_json(run.spec)
             score = run.metrics[metric.name] if run.diverged_at is None else math.nan
             groups.setdefault((Contender.of(trial), trial.width), []).append((trial, score))
-    found = []
+    searches = []
     for (contender, _), tried in groups.items():
         finite = [(trial, score) for trial, score in tried if math.isfinite(score)]
         # A search over learning rates alone has nothing to show over multipliers.
         if finite and len({tuple(grids.point_of(trial).items()) for trial, _ in tried}) > 1:
             best, score = max(finite, key=lambda each: each[1])
-            found.append(Search(experiment, data, steps, contender, metric, best, score, tried))
-    return found
+            searches.append(Search(experiment, data, steps, contender, metric, best, score, tried))
+    return searches
 
 
 # -- files of JSON -----------------------------------------------------------------------------------------------------
 
 
-def _read_document(path: Path, found: Contents) -> None:
+def _read_document(path: Path, contents: Contents) -> None:
     try:
         document = json.loads(path.read_bytes())
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -270,38 +270,38 @@ def _read_document(path: Path, found: Contents) -> None:
     reader = next((read for key, read in _READERS.items() if key in document), None)
     if reader is None:
         raise ValueError(_FOREIGN)
-    reader(path, document, found)
+    reader(path, document, contents)
     if isinstance(document.get("made_with"), dict):
-        found.environments.append((path.name, document["made_with"]))
+        contents.environments.append((path.name, document["made_with"]))
 
 
-def _read_check(path: Path, document: Mapping[str, Any], found: Contents) -> None:
+def _read_check(path: Path, document: Mapping[str, Any], contents: Contents) -> None:
     check, data = Check.from_json(document), str(document.get("data", ""))
-    found.checks.append(Checked(check, data, document.get("active"), document.get("base_width")))
+    contents.checks.append(Checked(check, data, document.get("active"), document.get("base_width")))
 
 
-def _read_limit(path: Path, document: Mapping[str, Any], found: Contents) -> None:
-    found.limits.append(Overlay.from_json(document["overlay"]))
+def _read_limit(path: Path, document: Mapping[str, Any], contents: Contents) -> None:
+    contents.limits.append(Overlay.from_json(document["overlay"]))
 
 
-def _read_transfer(path: Path, document: Mapping[str, Any], found: Contents) -> None:
-    found.recorded.append(transfer_text.read(document))
+def _read_transfer(path: Path, document: Mapping[str, Any], contents: Contents) -> None:
+    contents.recorded.append(transfer_text.read(document))
 
 
-def _read_plan(path: Path, document: Mapping[str, Any], found: Contents) -> None:
-    found.plans.append(NamedPlan(path.stem, Plan.from_json(json.dumps(document))))
+def _read_plan(path: Path, document: Mapping[str, Any], contents: Contents) -> None:
+    contents.plans.append(NamedPlan(path.stem, Plan.from_json(json.dumps(document))))
 
 
-def _read_parameters(path: Path, document: Mapping[str, Any], found: Contents) -> None:
+def _read_parameters(path: Path, document: Mapping[str, Any], contents: Contents) -> None:
     table = document["parameters"]
     try:
         plan = Plan.from_json(json.dumps(document["plan"]))
-        found.plans.append(NamedPlan(path.stem, plan, table["header"], table["rows"], document["factors"]))
+        contents.plans.append(NamedPlan(path.stem, plan, table["header"], table["rows"], document["factors"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"it is no result of mssp plan --by-name --json: {type(error).__name__}, {error}") from None
 
 
-# By the key that only this kind of result has.
+# The reader of each kind of result, by the key that only this kind has.
 _READERS: dict[str, Callable[[Path, Mapping[str, Any], Contents], None]] = {
     "quantities": _read_check,
     "overlay": _read_limit,

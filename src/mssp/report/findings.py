@@ -1,4 +1,4 @@
-"""What was found, setting by setting: a sweep and a check of one setting, side by side, in sentences and in a table."""
+"""Findings: for each setting the answers of its sweep and of its check, as a sentence and as a row of a table."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from mssp.report.page.document import Cell, Row, Table
 from mssp.sweep.transfer import Outcome
 
 HEADER = ("setting", "implemented right", "stable", "best lr", "wider is better", "lr at the widest")
-_NOT_LOOKED_AT = "—"
-_VAGUE = 1 / 3  # of what is judged: if so much is hardly known, nothing is said for sure
+_NO_ANSWER = "—"
+_MAX_VAGUE = 1 / 3  # of the judged quantities: if more of them are hardly known, an answer is not yes but unclear
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One setting: its sweep, its check, or both.
+    """What is known of one setting on one data set, from a sweep, a check or both.
 
     Args:
-        more: what else tells it apart: routing, readout, multipliers, that it is recorded; mostly nothing.
+        more: other details by which findings differ, such as routing, readout or multipliers; mostly empty.
+        outcome: the result of the sweep.
     """
 
     setting: Setting
@@ -46,90 +47,95 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """All of it, with uncertainties."""
-        return f"{self.name}: {' '.join((*_told_by_check(self.check), *_told_by_sweep(self.outcome)))}"
+        """All answers, with uncertainties."""
+        return f"{self.name}: {' '.join((*_check_sentences(self.check), *_sweep_sentences(self.outcome)))}"
 
     @property
     def row(self) -> Row:
+        """The row in the table of the summary."""
         sizes = self.check.sizes if self.outcome is None and self.check is not None else ()
         if self.outcome is not None:
             sizes = tuple(each.width for each in self.outcome.summaries)
         symbol = "N" if self.check is None else self.check.symbol
-        checked = [Cell(_NOT_LOOKED_AT)] * 2 if self.check is None else [implemented(self.check), stable(self.check)]
-        cells: list[str | Cell] = [f"{self.name} · {symbol} = {min(sizes)} to {max(sizes)}", *checked]
+        answers = [Cell(_NO_ANSWER)] * 2 if self.check is None else [implemented(self.check), stable(self.check)]
+        cells: list[str | Cell] = [f"{self.name} · {symbol} = {min(sizes)} to {max(sizes)}", *answers]
         if self.outcome is None:
-            return Row([*cells, _NOT_LOOKED_AT, _NOT_LOOKED_AT, _NOT_LOOKED_AT], self.tags)
-        word = self.outcome.drift_verdict
-        drift = "" if word == "unclear" else f" {self.outcome.drift.text(2)}"
-        cells.append(Cell(f"{word}{drift}", _DRIFT[word]))
+            return Row([*cells, _NO_ANSWER, _NO_ANSWER, _NO_ANSWER], self.tags)
+        verdict = self.outcome.drift_verdict
+        drift = "" if verdict == "unclear" else f" {self.outcome.drift.text(2)}"
+        cells.append(Cell(f"{verdict}{drift}", _DRIFT[verdict]))
         cells.append(Cell(self.outcome.wider_is_better, _TREND[self.outcome.wider_is_better]))
         at_edge = self.outcome.summaries[-1].at_edge
-        lr = lr_at_the_widest(self.outcome).replace("95 %: ", "")  # which the caption says of all
+        lr = lr_at_the_widest(self.outcome).replace("95 %: ", "")  # the caption says that intervals are those of 95 %
         return Row([*cells, Cell(lr, "unsure" if at_edge else "")], self.tags)
 
 
 _DRIFT = {"stays": "good", "drifts up": "bad", "drifts down": "bad", "unclear": "unsure"}
-# That no gain can be shown is no proof that there is none.
+# A stall is not bad but unsure: that no gain can be shown does not prove that there is none.
 _TREND = {"yes": "good", "no": "bad", "stalls": "unsure", "unclear": "unsure"}
 
 
 def tags(setting: Setting, data: str) -> dict[str, str]:
-    """What filters go by."""
+    """The tags by which a reader filters the page, without empty ones."""
     regime = "" if setting.regime is None else setting.regime.name
-    found = {"regime": regime, "optimizer": setting.optimizer.title, "data": data}
-    return {name: value for name, value in found.items() if value}
+    values = {"regime": regime, "optimizer": setting.optimizer.title, "data": data}
+    return {name: value for name, value in values.items() if value}
 
 
 @takes(contents=kind_of("mssp.report.contents.Contents"))
 def findings_of(contents: Contents) -> list[Finding]:
-    """Sweeps in their order, each with the check of the same models; checks of others; and what was recorded."""
-    found = []
+    """The findings of a report: sweeps with the checks of the same models, the other checks, and recorded sweeps."""
+    findings = []
     used: list[Checked] = []
     for sweep in contents.sweeps:
-        for each in sweep.swept:
-            mine = next((checked for checked in contents.checks if checked.is_of(each, sweep.data)), None)
-            used += [] if mine is None else [mine]
-            check = None if mine is None else mine.check
-            contender = each.contender
-            found.append(Finding(contender.setting, sweep.data, contender.details, each.outcome, check))
+        for swept in sweep.swept:
+            own = [checked for checked in contents.checks if checked.is_of(swept, sweep.data)][:1]
+            used += own
+            check = own[0].check if own else None
+            contender = swept.contender
+            findings.append(Finding(contender.setting, sweep.data, contender.details, swept.outcome, check))
     for checked in contents.checks:
         if not any(checked is other for other in used):
             check, more = checked.check, _details(checked)
-            found.append(Finding(check.setting, checked.data, more, None, check))
-    for kept in contents.recorded:
-        data = kept.experiment.partition(",")[0]
-        for contender, outcome in kept.outcomes.items():
+            findings.append(Finding(check.setting, checked.data, more, None, check))
+    for recorded in contents.recorded:
+        data = recorded.experiment.partition(",")[0]
+        for contender, outcome in recorded.outcomes.items():
             more = " · ".join(filter(None, (contender.details, "recorded")))
-            found.append(Finding(contender.setting, data, more, outcome))
-    return found
+            findings.append(Finding(contender.setting, data, more, outcome))
+    return findings
 
 
 def _details(checked: Checked) -> str:
     return " · ".join(filter(None, (checked.check.setting.details, checked.details)))
 
 
-def overview(found: list[Finding]) -> Table:
+def overview(findings: list[Finding]) -> Table:
+    """The table of the summary, with a row per finding."""
     caption = "Best lr: doublings of the best learning rate per doubling of N. Intervals are those of 95 %."
-    return Table(HEADER, [each.row for each in found], "overview", caption)
+    return Table(HEADER, [finding.row for finding in findings], "overview", caption)
 
 
 def implemented(check: Check) -> Cell:
-    """Whether it behaves as the theory says of its scheme, as far as that is known."""
+    """The answer to "Is it implemented right?": do all quantities scale as the theory says of the scheme?"""
     return _answer(check, check.passed, "{vague} of {judged} unclear")
 
 
 def stable(check: Check) -> Cell:
+    """The answer to "Is it stable?": does nothing change with size that should not?"""
     return _answer(check, check.stable, "unclear")
 
 
 def _answer(check: Check, holds: bool, unclear: str) -> Cell:
     judged, vague = len(judged_of(check)), len(vague_of(check))
     if not judged:
-        return Cell(_NOT_LOOKED_AT)
+        return Cell(_NO_ANSWER)
     if not holds:
         return Cell("no", "bad")
     return (
-        Cell("yes", "good") if vague <= _VAGUE * judged else Cell(unclear.format(vague=vague, judged=judged), "unsure")
+        Cell("yes", "good")
+        if vague <= _MAX_VAGUE * judged
+        else Cell(unclear.format(vague=vague, judged=judged), "unsure")
     )
 
 
@@ -146,11 +152,11 @@ def lr_at_the_widest(outcome: Outcome) -> str:
     return f"{2**place:.2g} (95 %: {2 ** (place - ci):.2g} to {2 ** (place + ci):.2g})"
 
 
-def _told_by_check(check: Check | None) -> Iterator[str]:
+def _check_sentences(check: Check | None) -> Iterator[str]:
     if check is None:
         return
     judged, vague = judged_of(check), len(vague_of(check))
-    right = sum(each.verdict == "ok" for each in judged)
+    right = sum(quantity.verdict == "ok" for quantity in judged)
     if not judged:
         yield "nothing is predicted of what was measured."
         return
@@ -164,8 +170,8 @@ def _told_by_check(check: Check | None) -> Iterator[str]:
 
 
 def _what_changes(check: Check) -> str:
-    """The plainest of what is not stable, with its exponent after the last update."""
-    unstable = {name: each.exponents[-1] for name, each in check.quantities.items() if not each.stable}
+    """The exponent of an unstable quantity after the last update: of the sum over experts if it is one of them."""
+    unstable = {name: quantity.exponents[-1] for name, quantity in check.quantities.items() if not quantity.stable}
     for name in (AGGREGATE("init"), *unstable):
         exponent = unstable.get(name)
         if exponent is not None:
@@ -173,16 +179,17 @@ def _what_changes(check: Check) -> str:
     return f": {', '.join(list(unstable)[:3])}"
 
 
-def _told_by_sweep(outcome: Outcome | None) -> Iterator[str]:
+def _sweep_sentences(outcome: Outcome | None) -> Iterator[str]:
     if outcome is None:
         return
     first, last = outcome.summaries[0], outcome.summaries[-1]
     if not math.isfinite(first.best.value) or not math.isfinite(last.best.value):
-        lost = first if not math.isfinite(first.best.value) else last
-        yield f"At N = {lost.width} all runs diverged: use smaller learning rates."
+        diverged = first if not math.isfinite(first.best.value) else last
+        yield f"At N = {diverged.width} all runs diverged: use smaller learning rates."
         return
     why = outcome.why_unclear or f"{outcome.drift.text(2)} doublings per doubling of N"
-    yield f"The best learning rate {_IS.get(outcome.drift_verdict, outcome.drift_verdict)} ({why})."
+    drift = {"unclear": "may or may not stay"}.get(outcome.drift_verdict, outcome.drift_verdict)
+    yield f"The best learning rate {drift} ({why})."
     digits = 3 if outcome.metric.higher_is_better else 4
     yield (
         f"Wider is better: {outcome.wider_is_better}, {first.best.text(digits)} at N = {first.width} and "
@@ -191,15 +198,12 @@ def _told_by_sweep(outcome: Outcome | None) -> Iterator[str]:
     yield f"At N = {last.width} use lr {lr_at_the_widest(outcome)}; {regret(outcome, digits)}."
 
 
-_IS = {"unclear": "may or may not stay"}
-
-
 def regret(outcome: Outcome, digits: int) -> str:
     """What the narrowest model's best learning rate costs at the widest."""
     first, last = outcome.summaries[0], outcome.summaries[-1]
-    carried = f"the best one of N = {first.width}"
+    transferred = f"the best one of N = {first.width}"
     if math.isinf(last.regret.value):
-        return f"{carried} diverges there"
+        return f"{transferred} diverges there"
     if math.isnan(last.regret.value):
-        return f"{carried} was not tried there"
-    return f"{carried} loses {last.regret.text(digits)}"
+        return f"{transferred} was not tried there"
+    return f"{transferred} loses {last.regret.text(digits)}"

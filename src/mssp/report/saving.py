@@ -1,4 +1,4 @@
-"""Figures as files: a page that needs nothing else, or an image."""
+"""Saves figures to files: as an HTML page that needs no other file, or as an image."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mssp.report.figure import Figure, Json
 from mssp.report.page.document import page_of
 
 _IMAGES_NEED = "images need kaleido (pip install kaleido) and a Chrome or Chromium"
-_SHARPNESS = 2  # pixels of a .png per pixel of the figure: one of them is coarse on paper
-_BROWSER = {"mathjax": False}  # which kaleido would fetch from the network
+_SCALE = 2  # pixels of a .png per pixel of the figure; one would look coarse on paper
+_BROWSER = {"mathjax": False}  # otherwise kaleido fetches MathJax from the network
 _DATE = b"D:20000101000000+00'00'"
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
-    """Refuse a name that :func:`save` could not write to, or a figure that could not be made, before hours of work."""
+    """Refuses, before hours of work, a path that :func:`save` could not write to."""
     path = Path(path)
     if path.suffix.lower() not in _RENDERERS:
         raise ValueError(f"cannot write {path}: use one of the suffixes {', '.join(_RENDERERS)}")
@@ -37,7 +37,7 @@ def check_target(path: str | os.PathLike[str]) -> None:
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Write a figure to a file of the kind that its suffix names: .html, .svg, .pdf or .png.
+    """Writes a figure to a file of the kind that its suffix names: .html, .svg, .pdf or .png.
 
     >>> import tempfile
     >>> from mssp.report.figure import Panel
@@ -46,8 +46,8 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     ...     save(figure, f"{folder}/empty.html").name
     'empty.html'
 
-    A page holds all it needs, the description in words too. Equal figures give equal files. The file appears when it is
-    complete, in the place of one that was there.
+    A page needs no other file, and has the description in words. Equal figures give equal files. The file appears when
+    it is complete, and replaces an older one.
     """
     check_target(path)
     path = Path(path)
@@ -65,12 +65,11 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def one_browser() -> Iterator[None]:
-    """Images that are made inside share a browser, which takes longer to start than to draw."""
+    """A context in which all images share a browser, since starting one takes longer than drawing."""
     import kaleido
 
-    _image(
-        {"data": [], "layout": {"width": 10, "height": 10}}, "svg"
-    )  # where no browser runs this says so, and the server would wait for one for ever
+    # This raises an error if no browser runs; the server would wait for one for ever.
+    _image({"data": [], "layout": {"width": 10, "height": 10}}, "svg")
     kaleido.start_sync_server(**_BROWSER, silence_warnings=True)
     try:
         yield
@@ -79,16 +78,16 @@ def one_browser() -> Iterator[None]:
 
 
 def _svg(figure: Figure) -> bytes:
-    """With its words, and with fixed ids: plotly names clip paths by a random word, the first definitions too."""
+    """The image with its title and description, and without the random word in plotly's ids."""
     text = _image(drawn(figure), "svg").decode()
-    random = re.search(r'id="defs-(\w+)"', text)
-    text = text.replace(random[1], "figure") if random else text
-    words = f"<title>{escape(figure.title)}</title><desc>{escape(figure.description)}</desc>"
-    return re.sub(r"<svg\b([^>]*)>", lambda start: f'<svg role="img"{start[1]}>{words}', text, count=1).encode()
+    random_word = re.search(r'id="defs-(\w+)"', text)
+    text = text.replace(random_word[1], "figure") if random_word else text
+    description = f"<title>{escape(figure.title)}</title><desc>{escape(figure.description)}</desc>"
+    return re.sub(r"<svg\b([^>]*)>", lambda start: f'<svg role="img"{start[1]}>{description}', text, count=1).encode()
 
 
 def _pdf(figure: Figure) -> bytes:
-    """With a fixed date, as long as the one it replaces: places in the file are counted in bytes."""
+    """The image with a fixed date, which has as many bytes as the real one, since a .pdf refers to bytes by number."""
     return re.sub(rb"D:\d{14}\+00'00'", _DATE, _image(drawn(figure), "pdf"))
 
 
@@ -96,11 +95,11 @@ def _image(figure: Json, kind: str, scale: float = 1) -> bytes:
     import kaleido
 
     options = {"format": kind, "scale": scale, **{name: figure["layout"][name] for name in ("width", "height")}}
-    # A random uid otherwise, which .svg shows.
+    # Otherwise plotly draws random uids, which are part of an .svg.
     figure = figure | {"data": [trace | {"uid": str(number)} for number, trace in enumerate(figure["data"])]}
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The kopts argument is ignored")  # by a browser that has them already
+            warnings.filterwarnings("ignore", "The kopts argument is ignored")  # a shared browser already has them
             content: bytes = kaleido.calc_fig_sync(figure, opts=options, kopts=_BROWSER)
     except (RuntimeError, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -112,5 +111,5 @@ _RENDERERS: dict[str, Callable[[Figure], bytes]] = {
     ".html": lambda figure: page_of(figure).encode(),
     ".svg": _svg,
     ".pdf": _pdf,
-    ".png": lambda figure: _image(drawn(figure), "png", scale=_SHARPNESS),
+    ".png": lambda figure: _image(drawn(figure), "png", scale=_SCALE),
 }

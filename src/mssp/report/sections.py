@@ -1,4 +1,4 @@
-"""The report: what was read, in the order in which one asks about it."""
+"""The sections of a report, one for each question that a reader asks, and the summary before them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mssp.sweep import grids, transfer_text
 from mssp.sweep.transfer import Contender, Outcome
 from mssp.sweep.transfer_text import RecordedSweep
 
-_TERMS = ("init", "propagating", "effective", "cross")  # of the sum over experts
+_TERMS = ("init", "propagating", "effective", "cross")  # terms of the sum over experts
 _VERDICTS = {"ok": "good", "off": "bad"}
 Tags = Mapping[str, str]
 Thing = TypeVar("Thing")
@@ -33,11 +33,12 @@ Thing = TypeVar("Thing")
 
 @takes(contents=kind_of(Contents), title=word)
 def report(contents: Contents, title: str) -> str:
-    """The HTML of all of it."""
+    """The HTML page of everything that was read."""
     return page(title, summary(contents), sections(contents), f"Made by mssp {__version__}.")
 
 
 def summary(contents: Contents) -> list[Block]:
+    """The answers of all sweeps and checks, or commands for a reader who has none."""
     if contents.is_empty:
         return [
             Words("There is nothing here yet: no study, no check, no limit and no plan. These commands make some:"),
@@ -45,28 +46,29 @@ def summary(contents: Contents) -> list[Block]:
             Command("mssp check --regime II --data spectra --json > check.json"),
             Command("mssp report runs.sqlite check.json -o report.html"),
         ]
-    found = findings_of(contents)
+    findings = findings_of(contents)
     blocks: list[Block] = [Words(note) for note in _unfinished(contents.sweeps)]
-    if found:
-        blocks += [overview(found), *(Bullets([each.sentence], each.tags) for each in found)]
+    if findings:
+        blocks += [overview(findings), *(Bullets([finding.sentence], finding.tags) for finding in findings)]
     return blocks or [Words("There is no sweep and no check among what was read, and so no verdict.")]
 
 
 def _unfinished(sweeps: Iterable[Sweep]) -> Iterator[str]:
+    """A note for every sweep in which runs are missing."""
     for sweep in sweeps:
         counts = sweep.counts
-        left = sum(counts[status] for status in ("pending", "running", "failed"))
-        if left:
+        missing = sum(counts[status] for status in ("pending", "running", "failed"))
+        if missing:
             failed = f", {counts['failed']} of which failed" if counts["failed"] else ""
             yield (
-                f"Not finished: {left} of {sum(counts.values())} runs of {sweep.experiment} are missing{failed}. What "
-                "follows is of those that are there; the same `mssp sweep` command goes on with the rest."
+                f"Not finished: {missing} of {sum(counts.values())} runs of {sweep.experiment} are missing{failed}. "
+                "What follows is of those that are there; the same `mssp sweep` command goes on with the rest."
             )
 
 
 def sections(contents: Contents) -> list[Section]:
-    """Those that have something to show."""
-    made = [
+    """The sections that have something to show."""
+    candidates = [
         Section("Does the best learning rate stay?", _transfer_blocks(contents.sweeps), "transfer"),
         Section("Is wider better?", _scaling_blocks(contents.sweeps), "scaling"),
         Section("Recorded elsewhere", _recorded_blocks(contents.recorded), "recorded"),
@@ -78,7 +80,7 @@ def sections(contents: Contents) -> list[Section]:
         Section("The plan", _plan_blocks(contents.plans), "plan"),
         Section("How it was made", _environment_blocks(contents), "environment"),
     ]
-    return [section for section in made if section.blocks]
+    return [section for section in candidates if section.blocks]
 
 
 # -- sweeps ------------------------------------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ def _scaling_blocks(sweeps: Sequence[Sweep]) -> list[Block]:
 
 
 def _groups(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, list[Swept], str, str]]:
-    """What stands in one figure: a regime and an optimizer, with as many settings as fit; with its label and name."""
+    """Settings of one regime and optimizer, as many as fit in a figure: the sweep, the settings, a label and a name."""
     for number, sweep in enumerate(sweeps, 1):
         for label, alike in _by_label((each.contender.setting, each) for each in sweep.swept).items():
             for part, start in enumerate(range(0, len(alike), MAX_PANELS)):
@@ -116,7 +118,7 @@ def _groups(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, list[Swept], str, 
 
 
 def _by_label(things: Iterable[tuple[Setting, Thing]]) -> dict[str, list[Thing]]:
-    """By regime and optimizer, in words."""
+    """Groups by regime and optimizer, such as ``Regime II · SGD``."""
     groups: dict[str, list[Thing]] = {}
     for setting, thing in things:
         groups.setdefault(f"Regime {setting.regime} · {setting.optimizer.title}", []).append(thing)
@@ -131,6 +133,7 @@ _SHARED_START = (
 
 
 def _start_is_shared(group: Sequence[Swept]) -> bool:
+    """Whether all settings grow from the same plain model, which is the narrowest of the sweep."""
     narrowest = min(summary.width for each in group for summary in each.outcome.summaries)
     plain = all(each.plain and not Contender(each.contender.setting, each.contender.active).details for each in group)
     return plain and len(group) > 1 and {each.base_width for each in group} == {narrowest}
@@ -150,8 +153,10 @@ def _recorded_blocks(sweeps: Sequence[RecordedSweep]) -> list[Block]:
     blocks: list[Block] = []
     for number, sweep in enumerate(sweeps, 1):
         data = sweep.experiment.partition(",")[0]
-        of = f"Not of this run: recorded on {sweep.experiment} ({sweep.made})."
-        blocks.append(Words(of if sweep.made else f"A sweep of which the outcome alone was kept: {sweep.experiment}."))
+        source = f"Not of this run: recorded on {sweep.experiment} ({sweep.made})."
+        blocks.append(
+            Words(source if sweep.made else f"A sweep of which the outcome alone was kept: {sweep.experiment}.")
+        )
         for label, alike in _by_label((each.setting, each) for each in sweep.outcomes).items():
             group = {contender: sweep.outcomes[contender] for contender in alike}
             which = tags(alike[0].setting, data)
@@ -216,12 +221,11 @@ def _quantities_table(checked: Checked, name: str, which: Tags) -> Table:
 
 
 def _chart_blocks(checks: Sequence[Checked], name: str, draw: Callable[[Check], Figure | None]) -> list[Block]:
-    """A chart of every check that has what is drawn."""
-    figures = [(number, each, draw(each.check)) for number, each in enumerate(checks, 1)]
+    """A chart of every check for which there is something to draw."""
     return [
-        Chart(figure, f"{name}-{number}", tags(each.check.setting, each.data))
-        for number, each, figure in figures
-        if figure
+        Chart(figure, f"{name}-{number}", tags(checked.check.setting, checked.data))
+        for number, checked in enumerate(checks, 1)
+        if (figure := draw(checked.check))
     ]
 
 
@@ -234,7 +238,7 @@ def _router(check: Check) -> Figure | None:
     return router_figure(check) if LARGEST_LOAD() in check.quantities else None
 
 
-# -- the rest ----------------------------------------------------------------------------------------------------------
+# -- other sections ----------------------------------------------------------------------------------------------------
 
 
 def _search_blocks(searches: Sequence[Search]) -> list[Block]:
@@ -251,11 +255,11 @@ def _search_blocks(searches: Sequence[Search]) -> list[Block]:
             points, scores, grids.MULTIPLIERS, best, search.metric.label, title=title, higher_is_better=better
         )
         blocks.append(Chart(figure, f"multipliers-{number}", which))
-        found = ", ".join(f"{name} {value:g}" for name, value in best.items())
+        multipliers = ", ".join(f"{name} {value:g}" for name, value in best.items())
         blocks.append(
             Words(
                 f"The best of {len(search.tried)} runs: {search.metric.label} {search.score:.4f} at lr "
-                f"{search.best.lr:g}, {found}. The best of many is partly luck."
+                f"{search.best.lr:g}, {multipliers}. The best of many is partly luck."
             )
         )
     return blocks

@@ -1,7 +1,8 @@
-"""The page that a report is: words, tables and figures in one file that needs nothing else.
+"""Builds the HTML page of a report: paragraphs, tables and figures in one file that needs no other.
 
-What is on it is built of blocks, in sections, and ``page.html`` lays it out. Figures are drawn by the page's script
-(``page.js``) when one comes near them, for the width there is and the ground they stand on. The rest works without it.
+A page has sections, and a section has blocks; ``page.html`` is their template. The page's script (``page.js``) draws a
+figure when the reader scrolls near it, for the width and the ground (light or dark) of the screen. Everything else on
+the page works without the script.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from mssp.report.drawing import TEMPLATE, fixed, layout, traces
 from mssp.report.figure import Figure, Json
 from mssp.report.figure_data import csv_of
 
-# Buttons that a page for readers has no use for. The first two upload the figure's data to plotly's servers.
+# Buttons of plotly that a page leaves out. The first two would upload the figure's data to plotly's servers.
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
-_WIDTHS = (320, 360, 520, 700, 880, 1120, 10**6)  # pixels across layouts; none is wider than its figure
+_WIDTHS = (320, 360, 520, 700, 880, 1120, 10**6)  # in pixels, for which a page has layouts of each figure
 _MARKS = {"good": "✓", "bad": "✗", "unsure": "?"}
 _NUMBER = re.compile(r"[\d\s.,±+\-−–×·^()/%…∞≈~<>e]*\d[\d\s.,±+\-−–×·^()/%…∞≈~<>e]*|none|—|")
-_SHORT = 28  # characters
-_LONG = 200  # rows
+_SHORT = 28  # most characters of a cell that stays on one line
+_LONG = 200  # most rows of a table that is laid out at once
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Chart:
     """A figure in a page.
 
     Args:
-        name: where it is in the page (``page.html#name``), and what its files are called.
-        tags: what filters go by, as ``{"optimizer": "SGD"}``.
+        name: the id of the chart in the page (``page.html#name``), and the name of its files.
+        tags: the tags by which a reader filters the page, as ``{"optimizer": "SGD"}``.
     """
 
     figure: Figure
@@ -50,7 +51,7 @@ class Chart:
 
     @cached_property
     def layouts(self) -> list[Json]:
-        """For several widths, the widest last."""
+        """Layouts for several widths, the widest last."""
         return list({each["width"]: each for each in (layout(self.figure, width) for width in _WIDTHS)}.values())
 
     @property
@@ -59,19 +60,19 @@ class Chart:
 
     @property
     def csv(self) -> str:
-        """The address of its numbers."""
+        """A data URL with the numbers of the figure."""
         return f"data:text/csv;charset=utf-8,{quote(csv_of(self.figure), safe=',:;=()+/*!')}"
 
     @property
     def drawing(self) -> Json:
-        """What the script draws it from."""
+        """The data that the script draws the figure from; ``whole`` is the layout of downloaded images."""
         whole = layout(self.figure, titled=True)
         return {"data": traces(self.figure), "fixed": fixed(self.figure), "layouts": self.layouts, "whole": whole}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Of a table; the verdict is ``good``, ``bad``, ``unsure`` or none."""
+    """A cell of a table, with a verdict: ``good``, ``bad``, ``unsure`` or empty."""
 
     text: str
     verdict: str = ""
@@ -90,7 +91,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The first cell of a row says what it is about. Columns of numbers stand at the right."""
+    """A table, in which the first cell of a row is its heading. Columns of numbers are aligned at the right."""
 
     header: Sequence[str]
     rows: Sequence[Row]
@@ -99,7 +100,7 @@ class Table:
 
     @property
     def kinds(self) -> list[str]:
-        """How columns are set: numbers at the right, short words on one line."""
+        """The CSS class of each column: ``number``, ``short`` (on one line) or ``long``."""
         count = len(self.header)
         assert all(len(row.cells) == count for row in self.rows), f"rows of {self.name} have {count} cells"
         texts = [[cell.text if isinstance(cell, Cell) else cell for cell in row.cells] for row in self.rows]
@@ -112,7 +113,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Words:
-    """A paragraph. What stands in `backticks` is code, here and in all other texts."""
+    """A paragraph. In this and all other text of a page, `backticks` enclose code."""
 
     text: str
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -126,14 +127,14 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Command:
-    """For a shell, to be copied."""
+    """A shell command with a button that copies it."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Folded:
-    """What only some readers want to see."""
+    """Blocks that are hidden until a reader unfolds them."""
 
     summary: str
     blocks: Sequence[Block]
@@ -142,7 +143,7 @@ class Folded:
 
 @dataclass(frozen=True)
 class Section:
-    """``name`` is where it is in the page; by default it is made of the title."""
+    """Blocks under a title; ``name`` is the id in the page, which is made from the title by default."""
 
     title: str
     blocks: Sequence[Block]
@@ -171,13 +172,13 @@ def page(title: str, summary: Sequence[Block], sections: Sequence[Section], foot
 
 
 def page_of(figure: Figure) -> str:
-    """The page of one figure, with what it shows in words below it."""
+    """The HTML page of one figure, with its description below."""
     chart = Chart(figure, "figure")
     return _rendered(figure.title, [chart], sections=(), alone=chart)
 
 
 def charts(blocks: Iterable[Block]) -> list[Chart]:
-    """Those among blocks, folded ones too."""
+    """The charts among blocks, including folded ones."""
     return [block for block in _all_blocks(blocks) if isinstance(block, Chart)]
 
 
@@ -189,13 +190,13 @@ def _all_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _choices(blocks: Iterable[Block]) -> list[tuple[str, list[str]]]:
-    """What to filter by: each tag that has two values or more, with its values in order."""
+    """The filters of a page: every tag that has two or more values, with these values in order."""
     values: dict[str, set[str]] = {}
     for block in blocks:
-        for each in [block, *block.rows] if isinstance(block, Table) else [block]:
-            for key, value in getattr(each, "tags", {}).items():
+        for tagged in [block, *block.rows] if isinstance(block, Table) else [block]:
+            for key, value in getattr(tagged, "tags", {}).items():
                 values.setdefault(key, set()).add(value)
-    return [(key, sorted(found)) for key, found in values.items() if len(found) > 1]
+    return [(key, sorted(choices)) for key, choices in values.items() if len(choices) > 1]
 
 
 def _rendered(title: str, charts: Sequence[Chart], **parts: Any) -> str:
@@ -232,7 +233,7 @@ def _environment() -> Environment:
 
 @cache
 def _plotly() -> tuple[str, str]:
-    """The notice of its licence, and plotly.js itself."""
+    """The notice of plotly.js's licence, and plotly.js itself, compressed."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -243,7 +244,7 @@ def _plotly() -> tuple[str, str]:
 
 
 def _deflated(text: str) -> str:
-    """A third of it, as text that browsers inflate: figures are one part words, and plotly.js is long."""
+    """Compressed text, in Base64, which a page's script unpacks; it is a third as long."""
     return b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
@@ -258,7 +259,7 @@ def _kind(column: Sequence[str]) -> str:
 
 
 def _inline(text: str) -> Markup:
-    """Text in which what stands in backticks is code."""
+    """HTML of a text in which backticks enclose code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 

@@ -1,19 +1,19 @@
-// What a report does: figures drawn for the room there is, filters, copies. Nothing is fetched.
+// The script of a report: it draws figures for the width of the screen, filters, and copies commands. It fetches nothing.
 "use strict";
 (() => {
   const darkGround = matchMedia("(prefers-color-scheme: dark)");
   const touch = matchMedia("(pointer: coarse)");
   const narrow = matchMedia("(max-width: 1023px)"); // as in page.css
   const PAPER = { across: 702, down: 930 }; // pixels of an A4 page between its margins, less a heading
-  const SMALLEST = 0.62; // of its size, on paper
-  const NEAR = "800px 0px"; // to the part in view: there figures are drawn
+  const MIN_SCALE = 0.62; // a figure that is scaled further down is not legible on paper
+  const NEAR = "800px 0px"; // figures are drawn when they are so close to the part in view
 
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   document.documentElement.classList.add("scripted");
 
   // -- figures ---------------------------------------------------------------------------------------------------------
 
-  /** A copy of a part of a figure in the colours of a ground: each is a pair, as "light|dark". */
+  /** A copy of any part of a figure in the colours of one ground; a colour is a pair, as "light|dark". */
   function painted(part, dark, key = "") {
     if (Array.isArray(part)) return part.map((each) => painted(each, dark, key));
     if (part && typeof part === "object")
@@ -21,13 +21,13 @@
     return typeof part === "string" && key.endsWith("color") ? part.split("|")[dark ? 1 : 0] : part;
   }
 
-  /** A layout of what all have in common and what is of one width. */
+  /** Plotly's layout, made of the part that all widths share and the part for one width. */
   function composed(fixed, placed) {
     const axes = Object.keys(fixed).filter((name) => name in placed).map((name) => [name, { ...fixed[name], ...placed[name] }]);
     return { ...fixed, ...placed, ...Object.fromEntries(axes), template: figures.template };
   }
 
-  /** The widest layout that fits. All but the widest may be stretched: their panels fill the width. */
+  /** The widest layout that fits, stretched to fill the width unless it is the widest of all. */
   function onScreen(sizes, room) {
     const index = Math.max(sizes.findLastIndex(([width]) => width <= room), 0);
     const [width, height] = sizes[index];
@@ -35,16 +35,16 @@
     return { index, width: stretched, height, scale: 1 };
   }
 
-  /** The largest that is on one page; of those that are longer, the shortest. */
+  /** The layout with the largest text that fits on one page of paper, or else the shortest one. */
   function onPaper(sizes) {
-    const found = sizes.map(([width, height], index) => {
+    const layouts = sizes.map(([width, height], index) => {
       const scale = Math.min(1, PAPER.across / width);
       return { index, width, height, scale };
     });
-    const legible = found.filter(({ scale }) => scale >= SMALLEST);
+    const legible = layouts.filter(({ scale }) => scale >= MIN_SCALE);
     const fitting = legible.filter(({ height, scale }) => height * scale <= PAPER.down);
     if (fitting.length) return fitting.reduce((one, other) => (other.scale >= one.scale ? other : one));
-    return (legible.length ? legible : found).reduce((one, other) =>
+    return (legible.length ? legible : layouts).reduce((one, other) =>
       other.height * other.scale <= one.height * one.scale ? other : one);
   }
 
@@ -54,7 +54,7 @@
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   }
 
-  let figures, source; // what is drawn, and plotly.js
+  let figures, source; // the data of all figures, and the source of plotly.js
   let refused = false; // by a browser that cannot unpack them
   const loaded = Promise.all(["page.figures", "page.plotly"].map(unpacked)).then((texts) => {
     figures = JSON.parse(texts[0]);
@@ -73,7 +73,7 @@
     Object.assign(new Image(), { onload: next, onerror: next, src });
   })(0);
 
-  /** Run when the first figure is drawn: it is long, and what else is on the page need not wait for it. */
+  /** Plotly, whose long source runs when the first figure is drawn, so that the rest of the page need not wait. */
   function plotly() {
     if (!window.Plotly) {
       const script = document.createElement("script");
@@ -115,7 +115,7 @@
     }
 
     draw(paper = false) {
-      if (!figures || !this.box.checkVisibility()) return; // hidden, or folded away: text has no size there
+      if (!figures || !this.box.checkVisibility()) return; // text that is not visible has no size
       const place = paper ? onPaper(this.sizes) : onScreen(this.sizes, this.box.clientWidth);
       const dark = darkGround.matches && !paper;
       const wanted = JSON.stringify([place, dark]);
@@ -129,7 +129,7 @@
       plotly().react(this.plot, painted(this.figure.data, dark), layout, this.config);
       this.plot.style.height = `${place.height}px`;
       this.plot.style.zoom = place.scale;
-      // The plot is one image to those who do not see it: its buttons are for the mouse.
+      // To a screen reader the plot is one image, and its buttons are for the mouse alone.
       for (const button of all(".modebar-btn", this.plot)) button.tabIndex = -1;
     }
 
@@ -143,7 +143,7 @@
     }
   }
 
-  /** Tables that do not scroll are no stops on the way through the page. */
+  /** The Tab key stops at tables that scroll, so that arrow keys can scroll them, and at no others. */
   function focusIfItScrolls(table) {
     table.tabIndex = table.scrollWidth > table.clientWidth ? 0 : -1;
   }
@@ -171,9 +171,9 @@
   addEventListener("beforeprint", () => charts.forEach((chart) => chart.draw(true)));
   addEventListener("afterprint", redraw);
 
-  // -- getting around --------------------------------------------------------------------------------------------------
+  // -- navigation ------------------------------------------------------------------------------------------------------
 
-  /** What a link leads to may be folded away. */
+  /** Scrolls to the target of a link, and unfolds what hides it. */
   function show(hash) {
     const target = hash.length > 1 && document.getElementById(decodeURIComponent(hash.slice(1)));
     if (!target) return;
