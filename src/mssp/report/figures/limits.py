@@ -166,11 +166,8 @@ def _distance_panel(overlay: Overlay) -> Panel:
     titles: Json = {"heading": "Distance from the limit", "subtitle": f"means over networks ± their noise · {answer}"}
     widths = [network.width for network in overlay.beside]
     x = sizes_axis(widths, 0.08)
-    low, high = x["range"]
-    lines = [
-        _distance(overlay, name, label, _MARKER_OFFSET * (high - low))
-        for name, label in _exponent_labels(overlay).items()
-    ]
+    offset = _MARKER_OFFSET * (x["range"][1] - x["range"][0])
+    lines = [_distance(overlay, name, label, offset) for name, label in _exponent_labels(overlay).items()]
     points = [(y, error) for line in lines for y, error in zip(line.y, line.ci, strict=True) if y]
     if not points:
         return Panel(**titles, why_empty="the limit is zero")
@@ -231,10 +228,8 @@ def _exponent_labels(overlay: Overlay) -> dict[str, str]:
     Distances are relative to the limit, so that a limit of zero has none.
     """
     exponents = {name: overlay.exponents[name] for name in _COMPARED if name in overlay.exponents}
-    return {
-        name: f"{SYMBOLS[name]}: {'in the noise' if math.isnan(exponent.value) else exponent.text(2)}"
-        for name, exponent in exponents.items()
-    }
+    texts = {name: "in the noise" if math.isnan(each.value) else each.text(2) for name, each in exponents.items()}
+    return {name: f"{SYMBOLS[name]}: {text}" for name, text in texts.items()}
 
 
 def _summary(overlay: Overlay) -> str:

@@ -199,25 +199,19 @@ def _choices(blocks: Iterable[Block]) -> list[tuple[str, list[str]]]:
     return [(key, sorted(choices)) for key, choices in values.items() if len(choices) > 1]
 
 
-def _rendered(title: str, charts: Sequence[Chart], **parts: Any) -> str:
-    figures = {
-        "template": TEMPLATE,
-        "noButtons": _NO_BUTTONS,
-        "charts": {chart.name: chart.drawing for chart in charts},
-    }
+def _rendered(title: str, drawn: Sequence[Chart], **parts: Any) -> str:
+    drawings = {chart.name: chart.drawing for chart in drawn}
+    figures = {"template": TEMPLATE, "noButtons": _NO_BUTTONS, "charts": drawings}
     licence, plotly = _plotly()
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=title,
-            style=Markup(_file("page.css")),
-            script=Markup(_file("page.js")),
-            licence=licence,
-            plotly=plotly,
-            figures=_deflated(json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
-            **parts,
-        )
+    template = _environment().get_template("page.html")
+    return template.render(
+        title=title,
+        style=Markup(_file("page.css")),
+        script=Markup(_file("page.js")),
+        licence=licence,
+        plotly=plotly,
+        figures=_deflated(json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
+        **parts,
     )
 
 
