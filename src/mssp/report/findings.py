@@ -132,11 +132,9 @@ def _answer(check: Check, holds: bool, unclear: str) -> Cell:
         return Cell(_NO_ANSWER)
     if not holds:
         return Cell("no", "bad")
-    return (
-        Cell("yes", "good")
-        if vague <= _MAX_VAGUE * judged
-        else Cell(unclear.format(vague=vague, judged=judged), "unsure")
-    )
+    if vague > _MAX_VAGUE * judged:
+        return Cell(unclear.format(vague=vague, judged=judged), "unsure")
+    return Cell("yes", "good")
 
 
 def lr_at_the_widest(outcome: Outcome) -> str:
