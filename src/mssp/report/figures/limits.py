@@ -112,12 +112,12 @@ def _over_steps(name: str, overlay: Overlay) -> Panel:
     for index, (values, errors) in enumerate(zip(overlay.mean[name].T, overlay.error[name].T, strict=True)):
         unseen = name == "f" and index >= trained
         for network, colour in zip(overlay.beside, shades(len(overlay.beside)), strict=True):
-            look: Json = {"name": f"N = {network.width}", "rank": network.width, "colour": colour}
-            look |= {"dash": DOTTED, "width": 1.5} if unseen else {}
-            networks.append(_curve(name, index, network.curves[name][:, index], look))
-        look = {"name": _LIMIT, "rank": _rank_after_networks(overlay, 1), "colour": _ACCENT, "width": 2.5}
-        look |= {"dash": DOTTED if unseen else DASHED if overlay.beside else "solid"}
-        limits.append(_curve(name, index, values, look | {"band": 0.25, "ci": errors.tolist()}))
+            network_look: Json = {"name": f"N = {network.width}", "rank": network.width, "colour": colour}
+            network_look |= {"dash": DOTTED, "width": 1.5} if unseen else {}
+            networks.append(_curve(name, index, network.curves[name][:, index], network_look))
+        limit_look: Json = {"name": _LIMIT, "rank": _rank_after_networks(overlay, 1), "colour": _ACCENT, "width": 2.5}
+        limit_look |= {"dash": DOTTED if unseen else DASHED if overlay.beside else "solid"}
+        limits.append(_curve(name, index, values, limit_look | {"band": 0.25, "ci": errors.tolist()}))
     series = [*networks, *limits, *([_targets(overlay.targets, 1.05 * steps)] if name == "f" else [])]
     heights = [
         height
