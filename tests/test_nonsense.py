@@ -223,7 +223,8 @@ def test_every_flag_that_takes_words_has_a_constraint() -> None:
     assert (len(FLAGS), len(FLAG_PAIRS)) == (159, 746)
     for name, (command, _) in COMMANDS.items():
         hints = inspect.get_annotations(command, eval_str=False)
-        assert all("flags." in hint or hint in ("Sizes", "RecipeFlags", "HostSizes") for hint in hints.values()), name
+        groups = ("ShapeFlags", "RecipeFlags", "HostSizes")
+        assert all("flags." in hint or hint in groups for hint in hints.values()), name
 
 
 @pytest.mark.parametrize("command", COMMANDS)

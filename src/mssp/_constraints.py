@@ -1,4 +1,4 @@
-"""What arguments must be, as data: every refusal reads ``NAME must be WHAT, got WHAT CAME``."""
+"""Constraints: what an argument must be, as data. Where it is not: ``NAME must be WHAT, got VALUE``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ Callee = TypeVar("Callee", bound=Callable[..., Any])
 
 # Every product of sizes and their inverses stays far inside the range of floats.
 _LARGEST = 2**53
-_LONGEST = 100  # characters of a value in a message
+_LONGEST = 100  # the most characters of a value that a message shows
 
 
 class UnfitError(Exception):
-    """What came is not what the argument must be; of a part of it, with what the part must be, and the part."""
+    """A value does not fit a constraint.
+
+    Where only a part of the value does not fit, the arguments are what the part must be, and the part.
+    """
 
 
 class Constraint(Generic[Kind]):
-    """What an argument must be: in words, and as a function that takes what came and gives what is meant.
+    """What an argument must be: in words, and as a function from the value that was passed to the value that is meant.
 
-    The function raises UnfitError where that is not what it must be, and a ValueError where there is more to say.
+    The function raises UnfitError for a value that does not fit, or a ValueError with a message of its own.
 
     >>> positive_int("batch", 50)
     50
@@ -46,79 +49,79 @@ class Constraint(Generic[Kind]):
     def what(self) -> str:
         return self._what if isinstance(self._what, str) else self._what()
 
-    def __call__(self, name: str, came: object) -> Kind:
-        """What came, as the code means it; a ValueError names the argument otherwise."""
+    def __call__(self, name: str, value: object) -> Kind:
+        """Returns the value that is meant. A ValueError names the argument whose value does not fit."""
         try:
-            return self.take(came)
+            return self.take(value)
         except UnfitError as error:
-            what, part = error.args or (self.what, came)
+            what, part = error.args or (self.what, value)
             raise ValueError(f"{name} must be {what}, got {shown(part)}") from None
 
 
-def shown(came: object) -> str:
-    """What came, in a few words: numbers and words as they are written, objects by their type.
+def shown(value: object) -> str:
+    """A value as messages show it, in a few words: numbers and strings as they are written, objects by their type.
 
     >>> shown(0), shown("plan.json"), shown([]), shown(object())
     ('0', "'plan.json'", 'nothing', 'an object')
     """
-    if isinstance(came, int) and abs(came) > _LARGEST:
-        return f"a number of {int(math.log10(abs(came))) + 1} digits"
-    if came is None or isinstance(came, Real):
-        return str(came)
-    if isinstance(came, Path):
-        came = str(came)
-    if isinstance(came, str):
-        return repr(came if len(came) <= _LONGEST else f"{came[: _LONGEST // 2]}…{came[-_LONGEST // 2 :]}")
-    if isinstance(came, list | tuple) and not came:
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return f"a number of {int(math.log10(abs(value))) + 1} digits"
+    if value is None or isinstance(value, Real):
+        return str(value)
+    if isinstance(value, Path):
+        value = str(value)
+    if isinstance(value, str):
+        return repr(value if len(value) <= _LONGEST else f"{value[: _LONGEST // 2]}…{value[-_LONGEST // 2 :]}")
+    if isinstance(value, list | tuple) and not value:
         return "nothing"
-    if isinstance(came, list | tuple) and all(isinstance(part, Real | str | None) for part in came):
-        text = repr(came)
-        return text if len(text) <= _LONGEST else f"a {type(came).__name__} of {len(came)}"
-    return f"the class {came.__name__}" if isinstance(came, type) else _with_article(type(came).__name__)
+    if isinstance(value, list | tuple) and all(isinstance(part, Real | str | None) for part in value):
+        text = repr(value)
+        return text if len(text) <= _LONGEST else f"a {type(value).__name__} of {len(value)}"
+    return f"the class {value.__name__}" if isinstance(value, type) else _with_article(type(value).__name__)
 
 
 def _with_article(word: str) -> str:
-    spelt = word[:2].isupper() and word[0] in "FHLMNRSX"  # as MLP is
-    return f"an {word}" if spelt or word[0] in "aeiouAEIO" else f"a {word}"
+    spelt_out = word[:2].isupper() and word[0] in "FHLMNRSX"  # "an MLP": the name of the letter M starts with a vowel
+    return f"an {word}" if spelt_out or word[0] in "aeiouAEIO" else f"a {word}"
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
 def _whole(least: float, most: float = math.inf) -> Callable[[Any], int]:
-    def take(came: Any) -> int:
+    def take(value: Any) -> int:
         try:
-            number = operator.index(came)
+            integer = operator.index(value)
         except TypeError:
             raise UnfitError from None
-        if isinstance(came, bool) or not least <= number <= most:  # True and False are no numbers
+        if isinstance(value, bool) or not least <= integer <= most:  # True and False are no numbers
             raise UnfitError
-        return number
+        return integer
 
     return take
 
 
 def _real(fits: Callable[[float], bool]) -> Callable[[Any], float]:
-    def take(came: Any) -> float:
-        if not isinstance(came, Real) or isinstance(came, bool):
+    def take(value: Any) -> float:
+        if not isinstance(value, Real) or isinstance(value, bool):
             raise UnfitError
         try:
-            number = float(came)
+            real = float(value)
         except OverflowError:
             raise UnfitError from None
-        if not math.isfinite(number) or not fits(number):
+        if not math.isfinite(real) or not fits(real):
             raise UnfitError
-        return number
+        return real
 
     return take
 
 
 positive_int = Constraint("a positive whole number", _whole(1, _LARGEST))
 whole = Constraint("a whole number", _whole(-math.inf))
-number = Constraint("a number", _real(lambda number: True))
-positive = Constraint("a positive number", _real(lambda number: number > 0))
-positive_or_zero = Constraint("a number of at least 0", _real(lambda number: number >= 0))
-more_than_one = Constraint("a number of more than 1", _real(lambda number: number > 1))
+number = Constraint("a number", _real(lambda real: True))
+positive = Constraint("a positive number", _real(lambda real: real > 0))
+positive_or_zero = Constraint("a number of at least 0", _real(lambda real: real >= 0))
+more_than_one = Constraint("a number of more than 1", _real(lambda real: real > 1))
 
 
 def at_least(least: int, most: float = math.inf) -> Constraint[int]:
@@ -129,14 +132,14 @@ def at_least(least: int, most: float = math.inf) -> Constraint[int]:
 
 def between(low: float, high: float) -> Constraint[float]:
     """A number in [low, high]."""
-    return Constraint(f"a number from {low:g} to {high:g}", _real(lambda number: low <= number <= high))
+    return Constraint(f"a number from {low:g} to {high:g}", _real(lambda real: low <= real <= high))
 
 
-# -- words, objects, and several of them -------------------------------------------------------------------------------
+# -- words, objects and sequences --------------------------------------------------------------------------------------
 
 
 def _class_of(kind: type | str) -> Any:
-    """The class, or no class where its module was not imported: then no object of it can have come."""
+    """The class, or () where its module is not imported: then no object can be of the class."""
     if not isinstance(kind, str):
         return kind
     module, _, name = kind.rpartition(".")
@@ -144,26 +147,26 @@ def _class_of(kind: type | str) -> Any:
 
 
 def kind_of(*kinds: type | str, what: str = "") -> Constraint[Any]:
-    """An object of one of these classes, which may be given by name: nothing is imported for a check.
+    """An object of one of these classes. A class may be given by its name, so that a check imports nothing.
 
     >>> kind_of("torch.nn.Module").what
     'a torch.nn.Module'
     """
 
-    def take(came: Any) -> Any:
-        if not isinstance(came, tuple(map(_class_of, kinds))):
+    def take(value: Any) -> Any:
+        if not isinstance(value, tuple(map(_class_of, kinds))):
             raise UnfitError
-        return came
+        return value
 
-    first = kinds[0] if isinstance(kinds[0], str) else f"{kinds[0].__module__}.{kinds[0].__qualname__}"
-    short = first.rpartition(".")[2] if first.startswith(("mssp.", "builtins.")) else first
-    return Constraint(what or _with_article(short), take)
+    full_name = kinds[0] if isinstance(kinds[0], str) else f"{kinds[0].__module__}.{kinds[0].__qualname__}"
+    name = full_name.rpartition(".")[2] if full_name.startswith(("mssp.", "builtins.")) else full_name
+    return Constraint(what or _with_article(name), take)
 
 
-def _switch(came: Any) -> bool:
-    if not isinstance(came, bool):
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
         raise UnfitError
-    return came
+    return value
 
 
 switch = Constraint("True or False", _switch)
@@ -172,45 +175,45 @@ function: Constraint[Any] = kind_of(Callable, what="a function")  # type: ignore
 mapping: Constraint[Any] = kind_of(Mapping, what="a mapping")
 
 
-def _path(came: Any) -> str | os.PathLike[str]:
-    if not isinstance(came, str | os.PathLike) or not os.fspath(came):
+def _path(value: Any) -> str | os.PathLike[str]:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise UnfitError
-    return came
+    return value
 
 
 path = Constraint("the path of a file", _path)
 
 
 def one_of(choices: Iterable[Any] | Mapping[str, Any] | Callable[[], Any]) -> Constraint[Any]:
-    """One of a few words, or the object that it stands for; a function imports the choices when they are needed."""
+    """One of the choices, as the object or as the word for it. Choices that are slow to import come from a function."""
 
     def by_word() -> Mapping[str, Any]:
-        known = choices() if callable(choices) else choices
-        return known if isinstance(known, Mapping) else {str(choice): choice for choice in known}
+        available = choices() if callable(choices) else choices
+        return available if isinstance(available, Mapping) else {str(choice): choice for choice in available}
 
-    def take(came: Any) -> Any:
-        for word, choice in by_word().items():
-            if came is choice or (isinstance(came, str) and came == word):
+    def take(value: Any) -> Any:
+        for name, choice in by_word().items():
+            if value is choice or (isinstance(value, str) and value == name):
                 return choice
         raise UnfitError
 
     return Constraint(lambda: f"one of {', '.join(by_word())}", take)
 
 
-def optional(one: Constraint[Any]) -> Constraint[Any]:
-    """None, or what another constraint says."""
-    return Constraint(lambda: one.what, lambda came: None if came is None else one.take(came), takes_none=True)
+def optional(inner: Constraint[Any]) -> Constraint[Any]:
+    """None, or a value that fits the inner constraint."""
+    return Constraint(lambda: inner.what, lambda value: None if value is None else inner.take(value), takes_none=True)
 
 
-def _collection(came: Any) -> Any:
-    if not isinstance(came, Iterable) or isinstance(came, str | bytes | Mapping):
+def _collection(value: Any) -> Any:
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
         raise UnfitError
-    return came
+    return value
 
 
-def _numbers(came: Any) -> Any:
-    numbers = list(_collection(came))
-    if not numbers or not all(isinstance(one, Real) for one in numbers):
+def _numbers(value: Any) -> Any:
+    numbers = list(_collection(value))
+    if not numbers or not all(isinstance(element, Real) for element in numbers):
         raise UnfitError
     return numbers
 
@@ -219,24 +222,24 @@ collection = Constraint("several things", _collection)
 some_numbers = Constraint("one or more numbers", _numbers)
 
 
-def several(one: Constraint[Any], least: int = 0) -> Constraint[tuple[Any, ...]]:
-    """A sequence, in which each must be as another constraint says."""
+def several(element: Constraint[Any], least: int = 0) -> Constraint[tuple[Any, ...]]:
+    """A sequence of at least ``least`` elements, each of which fits the constraint ``element``."""
 
-    def part(came: Any) -> Any:
+    def take_element(value: Any) -> Any:
         try:
-            return one.take(came)
+            return element.take(value)
         except UnfitError as error:
-            raise UnfitError(*(error.args or (one.what, came))) from None
+            raise UnfitError(*(error.args or (element.what, value))) from None
 
-    def take(came: Any) -> tuple[Any, ...]:
-        if not isinstance(came, Sequence) or isinstance(came, str | bytes) or len(came) < least:
+    def take(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) < least:
             raise UnfitError
-        return tuple(map(part, came))
+        return tuple(map(take_element, value))
 
-    return Constraint(lambda: f"{'one or more' if least else 'a sequence'}, each {one.what}", take)
+    return Constraint(lambda: f"{'one or more' if least else 'a sequence'}, each {element.what}", take)
 
 
-# -- objects of the package, of torch and of numpy: by name, since none is imported for it -----------------------------
+# -- objects of the package, of torch and of numpy: classes are given by name, so that none is imported ----------------
 
 a_plan: Constraint[Any] = kind_of("mssp.planning.plans.Plan", what="what mssp.plan returns")
 a_module: Constraint[Any] = kind_of("torch.nn.Module")
@@ -245,12 +248,12 @@ claims: Constraint[Any] = kind_of(Mapping, what="a mapping of names to what para
 
 
 def having(attribute: str, what: str) -> Constraint[Any]:
-    """An object that is told by an attribute, where classes of several libraries are alike."""
+    """An object with this attribute, where no single class covers all that fit."""
 
-    def take(came: Any) -> Any:
-        if isinstance(came, type) or not hasattr(came, attribute):
+    def take(value: Any) -> Any:
+        if isinstance(value, type) or not hasattr(value, attribute):
             raise UnfitError
-        return came
+        return value
 
     return Constraint(what, take)
 
@@ -258,12 +261,12 @@ def having(attribute: str, what: str) -> Constraint[Any]:
 an_optimizer = having("param_groups", "a torch.optim.Optimizer")
 
 
-def _device(came: Any) -> Any:
+def _device(value: Any) -> Any:
     torch = sys.modules["torch"]
-    if not isinstance(came, str | torch.device):
+    if not isinstance(value, str | torch.device):
         raise UnfitError
     try:
-        return torch.device(came)
+        return torch.device(value)
     except RuntimeError:
         raise UnfitError from None
 
@@ -272,11 +275,11 @@ a_program = having("scores", "a Program")
 a_device = Constraint("a device, as cpu or cuda:1", _device)
 
 
-# -- tables of arguments -----------------------------------------------------------------------------------------------
+# -- arguments of functions and classes --------------------------------------------------------------------------------
 
 
 def takes(**constraints: Constraint[Any]) -> Callable[[Callee], Callee]:
-    """A function or a class whose arguments are checked before anything is computed, and arrive as they are meant.
+    """Decorates a function or a class: its arguments are checked first, and it gets the values that are meant.
 
     >>> @takes(width=positive_int)
     ... def square(width: int) -> int:
@@ -289,28 +292,24 @@ def takes(**constraints: Constraint[Any]) -> Callable[[Callee], Callee]:
 
     def decorate(callee: Callee) -> Callee:
         is_class = isinstance(callee, type)
-        inner: Any = callee.__init__ if is_class else callee
-        names = list(inspect.signature(inner).parameters)
+        original: Any = callee.__init__ if is_class else callee
+        names = list(inspect.signature(original).parameters)
         assert set(constraints) <= set(names), sorted(set(constraints) - set(names))
 
-        def as_meant(name: str, came: Any) -> Any:
-            return constraints[name](name, came) if name in constraints else came
+        def checked(name: str, value: Any) -> Any:
+            return constraints[name](name, value) if name in constraints else value
 
-        def as_all_mean(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-            positional = [*map(as_meant, names, args), *args[len(names) :]]
-            return positional, {name: as_meant(name, came) for name, came in kwargs.items()}
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            positional = [*map(checked, names, args), *args[len(names) :]]
+            return original(*positional, **{name: checked(name, value) for name, value in kwargs.items()})
 
-        def outer(*args: Any, **kwargs: Any) -> Any:
-            positional, named = as_all_mean(args, kwargs)
-            return inner(*positional, **named)
-
-        # A function of the callee's own module, as doctest asks before it looks for examples.
-        outer = FunctionType(outer.__code__, inner.__globals__, closure=outer.__closure__)
-        functools.update_wrapper(outer, inner)
-        vars(outer)["CONSTRAINTS"] = constraints
+        # The wrapper gets the globals of the callee's module: doctest runs examples only of a module's own functions.
+        wrapper = FunctionType(wrapper.__code__, original.__globals__, closure=wrapper.__closure__)
+        functools.update_wrapper(wrapper, original)
+        vars(wrapper)["CONSTRAINTS"] = constraints
         if not is_class:
-            return cast(Callee, outer)
-        callee.__init__ = outer  # type: ignore[method-assign]
+            return cast(Callee, wrapper)
+        callee.__init__ = wrapper  # type: ignore[method-assign]
         return callee
 
     return decorate

@@ -26,9 +26,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def as_json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     code = main(["check", *arguments, "--json"])
-    found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
-    return code, found
+    check = json.loads(capsys.readouterr().out)
+    jsonschema.validate(check, SCHEMA)
+    return code, check
 
 
 @pytest.mark.parametrize("regime", ["I", "II"])
@@ -46,36 +46,36 @@ def test_a_check_that_passes(regime: str, capsys: pytest.CaptureFixture[str], el
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = as_json(["--optimizer", "adam", *RIGHT], capsys)
-    assert (code, found["verdict"], found["stable"], found["causes"]) == (0, "pass", True, [])
-    assert (found["scheme"], found["optimizer"], found["regime"]) == ("mssp", "adam", "II")
-    assert (found["widths"], found["steps"], found["seeds"]) == ([32, 64, 128, 256], 6, 3)
-    assert (found["readout"], found["axis"]) == ("zero", "width")
-    assert "numerics" not in found
-    weights = found["quantities"]["weights/expert_out"]
+    code, check = as_json(["--optimizer", "adam", *RIGHT], capsys)
+    assert (code, check["verdict"], check["stable"], check["causes"]) == (0, "pass", True, [])
+    assert (check["scheme"], check["optimizer"], check["regime"]) == ("mssp", "adam", "II")
+    assert (check["widths"], check["steps"], check["seeds"]) == ([32, 64, 128, 256], 6, 3)
+    assert (check["readout"], check["axis"]) == ("zero", "width")
+    assert "numerics" not in check
+    weights = check["quantities"]["weights/expert_out"]
     assert (weights["predicted"], weights["verdict"], weights["source"]) == ([0.5] * 7, "ok", "rules")
     assert weights["judged"]["exponent"] == pytest.approx(0.5, abs=0.15)
-    moving = found["quantities"]["effective/expert_in"]
+    moving = check["quantities"]["effective/expert_in"]
     assert moving["predicted"] == [None, None, *[0.0] * 5]
     assert moving["values"]["64"][:2] == [0.0, 0.0]
     assert moving["values"]["64"][2] > 0
     assert moving["exponents"][:2] == [None, None]
-    assert {size: len(losses) for size, losses in found["loss"].items()} == dict.fromkeys(["32", "64", "128", "256"], 6)
+    assert {size: len(losses) for size, losses in check["loss"].items()} == dict.fromkeys(["32", "64", "128", "256"], 6)
 
 
 def test_a_check_that_passes_may_be_asked_to_be_stable(capsys: pytest.CaptureFixture[str]) -> None:
     mup = ["--scheme", "mup", "--widths", "64", "128", "256", "512", "--steps", "6", "--device", "cpu"]
-    code, found = as_json([*mup, "--require-stable"], capsys)
-    assert (code, found["verdict"], found["stable"]) == (1, "pass", False)
-    assert not found["quantities"]["aggregate/init"]["stable"]
-    assert found["quantities"]["activation/aggregate"]["source"] == "simulated"
+    code, check = as_json([*mup, "--require-stable"], capsys)
+    assert (code, check["verdict"], check["stable"]) == (1, "pass", False)
+    assert not check["quantities"]["aggregate/init"]["stable"]
+    assert check["quantities"]["activation/aggregate"]["source"] == "simulated"
 
 
 def test_over_depths(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = as_json(DEEP, capsys)
-    assert (code, found["verdict"], found["axis"], found["depths"]) == (0, "pass", "depth", [1, 2, 4])
-    assert "widths" not in found
-    assert found["quantities"]["rate/expert_in"]["judged"]["exponent"] == pytest.approx(1.0, abs=0.05)
+    code, check = as_json(DEEP, capsys)
+    assert (code, check["verdict"], check["axis"], check["depths"]) == (0, "pass", "depth", [1, 2, 4])
+    assert "widths" not in check
+    assert check["quantities"]["rate/expert_in"]["judged"]["exponent"] == pytest.approx(1.0, abs=0.05)
 
 
 def test_the_table_as_printed_fails_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,11 +87,11 @@ def test_the_table_as_printed_fails_and_says_why(capsys: pytest.CaptureFixture[s
 
 
 def test_numerics(capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = as_json([*TINY, "--numerics"], capsys)
-    assert set(found["numerics"]) == {"embedding", "router", "expert_in", "expert_out", "readout"}
-    assert (found["numerics"]["expert_out"]["exponent"], found["numerics"]["expert_out"]["eps"]) == (-2.0, None)
-    assert found["numerics"]["readout"]["leaves"]["fp16"] is None
-    assert found["numerics"]["expert_out"]["leaves"]["fp16"] > 64
+    _, check = as_json([*TINY, "--numerics"], capsys)
+    assert set(check["numerics"]) == {"embedding", "router", "expert_in", "expert_out", "readout"}
+    assert (check["numerics"]["expert_out"]["exponent"], check["numerics"]["expert_out"]["eps"]) == (-2.0, None)
+    assert check["numerics"]["readout"]["leaves"]["fp16"] is None
+    assert check["numerics"]["expert_out"]["leaves"]["fp16"] > 64
     main(["check", *TINY, "--numerics"])
     assert "gradients of layers drift apart as N^2" in capsys.readouterr().out
 
@@ -117,10 +117,10 @@ def test_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_divergence_has_a_size_and_an_update(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = as_json([*TINY, "--lr", "1e30"], capsys)
-    assert (code, found["verdict"], found["stable"]) == (1, "fail", False)
-    assert [cause["setting"] for cause in found["causes"]] == ["divergence"]
-    assert found["causes"][0]["text"] == "training diverged at width 32 after 1 update: lower the learning rate"
+    code, check = as_json([*TINY, "--lr", "1e30"], capsys)
+    assert (code, check["verdict"], check["stable"]) == (1, "fail", False)
+    assert [cause["setting"] for cause in check["causes"]] == ["divergence"]
+    assert check["causes"][0]["text"] == "training diverged at width 32 after 1 update: lower the learning rate"
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,13 @@ def test_plan_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_flag_reaches_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    given = (
+    options = (
         "--scheme mup --optimizer adam --regime III --eps 1e-6 --init-std 0.02 router=0.1 --init-mult 0.5 "
         "--lr-mult router=2 --lr-mult expert_out=0.25 --aggregation-mult 8 --readout mup --grad-scale "
         "--recipe.betas 0.9 0.95 --recipe.batch 512 --recipe.steps 10 --recipe.warmup 2 "
         "--target.inputs 12 --base.inputs 3"
     )
-    code, out, _ = run(capsys, "plan", *STEP, *shlex.split(given), "--json")
+    code, out, _ = run(capsys, "plan", *STEP, *shlex.split(options), "--json")
     assert code == 0
     data = json.loads(out)
     assert data["scheme"] == "mup"

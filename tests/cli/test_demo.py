@@ -63,11 +63,11 @@ def test_every_number_of_the_closing_is_of_the_run(tmp_path: Path, capsys: pytes
     _, out, _ = run(folder, capsys)
     kept = read([folder / "runs.sqlite", folder / "check-mup.json", folder / "check-mssp.json", folder / "limit.json"])
     assert kept.limits[0].verdict in out
-    both = [each for each in findings_of(kept) if each.outcome is not None and each.check is not None]
-    assert len(both) == 2
-    for each in both:
-        assert each.outcome is not None
-        for summary in (each.outcome.summaries[0], each.outcome.summaries[-1]):
+    findings = [finding for finding in findings_of(kept) if finding.outcome is not None and finding.check is not None]
+    assert len(findings) == 2
+    for finding in findings:
+        assert finding.outcome is not None
+        for summary in (finding.outcome.summaries[0], finding.outcome.summaries[-1]):
             assert f"{summary.best.text(3)} at N = {summary.width}" in out
     document = json.loads((folder / "hugging-face.json").read_text(encoding="utf-8"))
     assert f"{document['verified']} parameters verified, loss {document['loss'][0]:.2f}" in out
@@ -155,8 +155,8 @@ def test_mistakes_get_one_line(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("here", encoding="utf-8")
-    given = [argument.replace("{}", str(tmp_path)) for argument in arguments]
-    code = main(["demo", "--folder", str(tmp_path / "demo"), *given])
+    flags = [argument.replace("{}", str(tmp_path)) for argument in arguments]
+    code = main(["demo", "--folder", str(tmp_path / "demo"), *flags])
     err = capsys.readouterr().err
     assert code == 2
     assert err == f"mssp: error: {message.replace('{}', str(tmp_path))}\n"

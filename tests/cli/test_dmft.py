@@ -28,9 +28,9 @@ def no_constant(name: str) -> None:
 
 def as_json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["dmft", *TINY, *arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out, parse_constant=no_constant)
-    assert isinstance(found, dict)
-    return found
+    limit = json.loads(capsys.readouterr().out, parse_constant=no_constant)
+    assert isinstance(limit, dict)
+    return limit
 
 
 def plan_file(arguments: list[str], capsys: pytest.CaptureFixture[str], **sizes: int) -> Path:
@@ -79,39 +79,39 @@ def test_other_limits(arguments: list[str], heading: str, router: str, capsys: p
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    found = as_json([], capsys)
-    assert (found["regime"], found["scheme"], found["inputs"], found["steps"]) == ("II", "mssp", 2, 4)
-    assert (found["test_inputs"], found["solves"]) == (0, 2)
-    assert found["loss"][0] == pytest.approx(0.405495, abs=1e-6)
-    assert found["loss"] == sorted(found["loss"], reverse=True)
-    assert found["loss_error"][0] == pytest.approx(0, abs=1e-12)
-    assert found["loss_error"][4] > 0
-    assert (shape_of(found["loss"]), shape_of(found["loss_error"]), shape_of(found["f"])) == ([5], [5], [5, 2])
-    assert found["f"][0] == [0.0, 0.0]
-    kernels = found["kernels"]
+    limit = as_json([], capsys)
+    assert (limit["regime"], limit["scheme"], limit["inputs"], limit["steps"]) == ("II", "mssp", 2, 4)
+    assert (limit["test_inputs"], limit["solves"]) == (0, 2)
+    assert limit["loss"][0] == pytest.approx(0.405495, abs=1e-6)
+    assert limit["loss"] == sorted(limit["loss"], reverse=True)
+    assert limit["loss_error"][0] == pytest.approx(0, abs=1e-12)
+    assert limit["loss_error"][4] > 0
+    assert (shape_of(limit["loss"]), shape_of(limit["loss_error"]), shape_of(limit["f"])) == ([5], [5], [5, 2])
+    assert limit["f"][0] == [0.0, 0.0]
+    kernels = limit["kernels"]
     assert shape_of(kernels["phi1"]) == shape_of(kernels["phi3"]) == shape_of(kernels["g1"]) == [5, 2, 2]
     assert shape_of(kernels["g3"]) == [5]
-    assert {name: shape_of(each) for name, each in kernels["router"].items()} == {"mean": [5, 2], "variance": [5, 2]}
+    assert {name: shape_of(rows) for name, rows in kernels["router"].items()} == {"mean": [5, 2], "variance": [5, 2]}
     assert kernels["g1"][0] == [[0.0, 0.0], [0.0, 0.0]]
     assert kernels["phi1"][4][0][1] == pytest.approx(kernels["phi1"][4][1][0])
-    assert "finite" not in found
-    assert "exponent" not in found
+    assert "finite" not in limit
+    assert "exponent" not in limit
 
 
 def test_json_with_networks(capsys: pytest.CaptureFixture[str]) -> None:
-    found = as_json(["--test-inputs", "1", *NETWORKS], capsys)
-    assert (found["inputs"], found["test_inputs"], shape_of(found["f"])) == (2, 1, [5, 3])
-    assert shape_of(found["kernels"]["phi3"]) == [5, 3, 3]
-    assert {width: at["seeds"] for width, at in found["finite"].items()} == {"8": 8, "16": 4}
-    for at in found["finite"].values():
-        assert shape_of(at["loss"]) == [5]
-        assert at["loss"][0] == pytest.approx(0.405495, abs=1e-6)
+    limit = as_json(["--test-inputs", "1", *NETWORKS], capsys)
+    assert (limit["inputs"], limit["test_inputs"], shape_of(limit["f"])) == (2, 1, [5, 3])
+    assert shape_of(limit["kernels"]["phi3"]) == [5, 3, 3]
+    assert {width: network["seeds"] for width, network in limit["finite"].items()} == {"8": 8, "16": 4}
+    for network in limit["finite"].values():
+        assert shape_of(network["loss"]) == [5]
+        assert network["loss"][0] == pytest.approx(0.405495, abs=1e-6)
         for name in ("f", "phi1", "phi3", "g1"):
-            assert at["deviation"][name] > 0
-            assert at["error"][name] > 0
+            assert network["deviation"][name] > 0
+            assert network["error"][name] > 0
     # Four networks are too few for an exponent: null, no NaN.
-    assert [found["exponent"][name] for name in ("f", "phi1", "phi3", "g1")] == [None] * 4
-    assert found["verdict"].startswith("unclear: the bias is hidden in the noise of these seeds; at N = 16 ")
+    assert [limit["exponent"][name] for name in ("f", "phi1", "phi3", "g1")] == [None] * 4
+    assert limit["verdict"].startswith("unclear: the bias is hidden in the noise of these seeds; at N = 16 ")
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_json_with_networks(capsys: pytest.CaptureFixture[str]) -> None:
     ids=["one solution", "one network", "a trivial limit"],
 )
 def test_what_is_not_known_is_null(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    found = as_json(arguments, capsys)
+    limit = as_json(arguments, capsys)
     if "1" in arguments[:2]:
-        assert found["loss_error"] == [None] * 5
-    assert not any(found["exponent"].values())
+        assert limit["loss_error"] == [None] * 5
+    assert not any(limit["exponent"].values())
 
 
 def test_one_seed_gives_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_constants_by_layer(capsys: pytest.CaptureFixture[str]) -> None:
     faster = as_json(["--rates", "readout=3", "embedding=1"], capsys)["kernels"]
     assert faster["g3"][1] == pytest.approx(9 * plain["g3"][1])
     wider = as_json(["--stds", "router=2"], capsys)["kernels"]
-    assert wider["router"]["variance"][0] == pytest.approx([4 * each for each in plain["router"]["variance"][0]])
+    assert wider["router"]["variance"][0] == pytest.approx([4 * size for size in plain["router"]["variance"][0]])
 
 
 def test_networks_beside_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,10 +162,10 @@ def test_networks_beside_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
 def test_networks_that_converge(capsys: pytest.CaptureFixture[str]) -> None:
     # muP in Regime II loses the initial experts' outputs as 1/M, far beyond the noise.
     mup = ["--scheme", "mup", "--compare", "8", "16", "32", "--seeds", "40", "--samples", "4000"]
-    found = as_json(mup, capsys)
-    assert found["verdict"].startswith("converges: the bias falls as N^−")
-    assert found["exponent"]["phi3"] == pytest.approx(-1.0, abs=0.3)
-    assert 0 < found["exponent_ci"]["phi3"] < 0.5
+    limit = as_json(mup, capsys)
+    assert limit["verdict"].startswith("converges: the bias falls as N^−")
+    assert limit["exponent"]["phi3"] == pytest.approx(-1.0, abs=0.3)
+    assert 0 < limit["exponent_ci"]["phi3"] < 0.5
 
 
 def test_a_trivial_limit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,10 +187,10 @@ def test_a_figure(networks: list[str], capsys: pytest.CaptureFixture[str], elsew
 
 def test_the_limit_of_a_plan_file(capsys: pytest.CaptureFixture[str]) -> None:
     file = plan_file(["--lr-mult", "router=2", "--scheme", "mup", "--readout", "mup"], capsys)
-    found = as_json(["--plan", str(file), *NETWORKS], capsys)
-    assert (found["regime"], found["scheme"]) == ("II", "mup")
-    assert found["plan"] == json.loads(file.read_text(encoding="utf-8"))["hash"]
-    assert set(found["finite"]) == {"8", "16"}
+    limit = as_json(["--plan", str(file), *NETWORKS], capsys)
+    assert (limit["regime"], limit["scheme"]) == ("II", "mup")
+    assert limit["plan"] == json.loads(file.read_text(encoding="utf-8"))["hash"]
+    assert set(limit["finite"]) == {"8", "16"}
 
 
 @pytest.mark.parametrize(

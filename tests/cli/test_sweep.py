@@ -42,10 +42,10 @@ def test_a_sweep(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
         assert store.studies() == ["sweep clusters, 8 steps of 10, 50 held out, float32"]
     # Once more, from the store.
     assert main(["sweep", *flags, "--json", "--metric", "validation_loss"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [setting["scheme"] for setting in found["settings"]] == ["mssp", "mup"]
-    assert set(found["settings"][0]["widths"]) == {"16", "32"}
-    assert found["settings"][0]["metric"] == "validation_loss"
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert [setting["scheme"] for setting in settings] == ["mssp", "mup"]
+    assert set(settings[0]["widths"]) == {"16", "32"}
+    assert settings[0]["metric"] == "validation_loss"
 
 
 def test_schemes_that_grow_from_one_plain_model(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
@@ -53,8 +53,8 @@ def test_schemes_that_grow_from_one_plain_model(capsys: pytest.CaptureFixture[st
     flags = ["--multipliers", "plain", "--widths", "16", "64", "--lr-points", "2", "--metric", "train_loss", *SMALL]
     flags += ["--scheme", "mup", "mssp", "sp"]
     assert main(["sweep", *flags, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["settings"]
-    narrow, wide = ([each["widths"][width]["best"]["value"] for each in found] for width in ("16", "64"))
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    narrow, wide = ([setting["widths"][width]["best"]["value"] for setting in settings] for width in ("16", "64"))
     assert len(set(narrow)) == 1
     assert len(set(wide)) == 3
     with Store(elsewhere / "runs.sqlite", must_exist=True) as store:
@@ -73,8 +73,9 @@ def test_what_is_kept_of_a_plain_model_is_no_start_for_a_search(capsys: pytest.C
 def test_regimes_end_at_widths_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--regime", "I", "III", "--scheme", "mssp", "--multipliers", "ones", "--lrs", "0.01", "0.1", *SMALL]
     assert main(["sweep", *flags, "--widths", "16", "32", "--largest", "III=16", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["settings"]
-    assert [(each["regime"], list(each["widths"])) for each in found] == [("I", ["16", "32"]), ("III", ["16"])]
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    widths = {setting["regime"]: list(setting["widths"]) for setting in settings}
+    assert widths == {"I": ["16", "32"], "III": ["16"]}
 
 
 def test_tuning_writes_a_plan_that_a_sweep_takes(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
@@ -89,17 +90,17 @@ def test_tuning_writes_a_plan_that_a_sweep_takes(capsys: pytest.CaptureFixture[s
     assert (elsewhere / "pairs.html").exists()
     flags = ["--widths", "32", "--scheme", "mssp", "--optimizer", "adam", "--lr-points", "1", *SMALL]
     assert main(["sweep", *flags, "--multipliers", "tuned.json", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["settings"][0]
-    assert found["widths"]["32"]["best_grid_lr"] == pytest.approx(plan.lr)
+    setting = json.loads(capsys.readouterr().out)["settings"][0]
+    assert setting["widths"]["32"]["best_grid_lr"] == pytest.approx(plan.lr)
 
 
 def test_tuning_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     small = [*SMALL, "--seeds", "1", "--width", "32", "--method", "random", "--budget", "10", "--confirm", "0"]
     assert main(["tune", *small, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["runs"] == 13 + 10
-    assert found["new_seeds"] is None
-    assert set(found["multipliers"]) == {"init", "embedding", "router", "expert_in", "expert_out", "readout"}
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["runs"] == 13 + 10
+    assert summary["new_seeds"] is None
+    assert set(summary["multipliers"]) == {"init", "embedding", "router", "expert_in", "expert_out", "readout"}
 
 
 def test_data_from_a_file(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:

@@ -236,7 +236,7 @@ def test_a_new_kind_is_in_tables_verdicts_causes_legends_and_the_glossary(monkey
     assert "  turning/readout grows as N^1, expected N^0: " in "\n".join(verdict_lines(check))
     assert Check.from_json(json.loads(json.dumps(check.json()))).quantities["turning/router"].verdict == "ok"
     figure = exponents_figure(check, ["turning/router", "turning/readout"])
-    legends = {series.legend for panel in figure.panels for series in panel.series if series.named}
+    legends = {series.legend for panel in figure.panels for series in panel.series if series.in_legend}
     assert {figure.legends[name] for name in legends} == {"layer"}
     assert glossary()[-1] == "| `turning/ROLE` | By how much a layer turns its input. |"
     # And once it stands among those that accuse, a miss names its setting.

@@ -1,6 +1,6 @@
-"""The command line: a dataclass per command, one line per mistake.
+"""The command line: a dataclass per command, whose fields are its flags, and one line of output per mistake.
 
-``commands.py`` lists them all. A command's fields are its flags. It imports everything else, when it runs.
+``commands.py`` lists the commands. They may import every other package, and import what is slow only when they run.
 """
 
 from __future__ import annotations

@@ -13,15 +13,12 @@ from mssp.ladders.mlp import TUNED_WIDTH, MLPLadder, family
 from mssp.planning.setting import II, MSSP, SGD, ZERO, Setting
 
 if TYPE_CHECKING:
-    import torch
-
-    from mssp.coordcheck.ladder_runs import LadderSizes
     from mssp.coordcheck.result import Check
     from mssp.ladders.tuned import Tuned
 
-_DEPTH_WIDTH = 64
-_NARROWEST, *_WIDER = 64, 128, 256, 512
-_LR_OF_ONES = 1.0
+_WIDTHS = (64, 128, 256, 512)
+_WIDTH_OF_STACKS = 64
+_LR_OF_ONES = 1.0  # of SGD: large enough for its updates not to be rounded away
 
 
 @dataclass
@@ -80,13 +77,13 @@ class CheckCommand:
     """write the paper's evaluation figure: losses, features, router, and all exponents"""
 
     def run(self) -> int:
-        check, tuned = self._checked(self._setting(), self._sizes(), pick_device(self.device))
+        check, tuned = self._check(self._setting())
         self._show(check, tuned)
         return 0 if check.passed and (check.stable or not self.require_stable) else 1
 
     def _setting(self) -> Setting:
         if self.active is not None:
-            family(self.regime, TUNED_WIDTH, active=self.active)  # which refuses a share that is none
+            family(self.regime, TUNED_WIDTH, active=self.active)  # refuses a number that is no share of the experts
         return Setting(
             scheme=self.scheme,
             regime=self.regime,
@@ -95,25 +92,21 @@ class CheckCommand:
             as_printed=self.as_printed,
         ).checked()
 
-    def _sizes(self) -> LadderSizes:
-        from mssp.coordcheck.ladder_runs import LadderSizes
-
-        default = (_DEPTH_WIDTH,) if self.depths else (_NARROWEST, *_WIDER)
-        return LadderSizes(self.widths or default, self.depths)
-
-    def _checked(self, setting: Setting, sizes: LadderSizes, device: torch.device) -> tuple[Check, Tuned]:
-        from mssp.coordcheck.ladder_runs import check_runs
+    def _check(self, setting: Setting) -> tuple[Check, Tuned]:
+        from mssp.coordcheck.ladder_runs import LadderSizes, check_runs
         from mssp.data import load
 
+        sizes = LadderSizes(self.widths or ((_WIDTH_OF_STACKS,) if self.depths else _WIDTHS), self.depths)
+        device = pick_device(self.device)
         data = load(self.data)
-        data.batches(0, self.batch, self.steps)  # which refuses more than there is
+        data.batches(0, self.batch, self.steps)  # refuses more examples than the data have
         corrected = replace(setting, as_printed=False)
         tuned = self._tuned(data.name, corrected)
         runs = sizes.programs(setting, tuned, MLPLadder, data, self.active)
         rules = {size: run.plan for size, run in sizes.programs(corrected, tuned, MLPLadder, data, self.active).items()}
         assert setting.regime is not None
         feed = MLPLadder(setting.regime, data, self.active).feed(device)
-        with progress.Progress("training and measuring", len(runs) * self.steps, "updates") as live:
+        with progress.Progress("training and measuring", len(runs) * self.steps, "updates") as display:
             check = check_runs(
                 runs,
                 feed,
@@ -121,7 +114,7 @@ class CheckCommand:
                 batch=self.batch,
                 seeds=range(self.seeds),
                 rules=rules,
-                on_step=live.advance,
+                on_step=display.advance,
             )
         return check, tuned
 
@@ -129,33 +122,33 @@ class CheckCommand:
         from mssp.coordcheck.ladder_runs import with_safe_lr
         from mssp.sweep.transfer import Contender
 
-        # What was tuned, was for one block without a residual stream.
-        asked = self.multipliers or (("ones",) if self.depths else ("tuned",))
+        # A stack of blocks starts from ones: multipliers are tuned with one block, without a residual stream.
+        source = self.multipliers or (("ones",) if self.depths else ("tuned",))
         try:
-            narrowest = None if self.depths else min(self.widths or (_NARROWEST,))
-            found = multipliers(asked, data, Contender(setting, self.active), narrowest=narrowest)
+            narrowest = None if self.depths else min(self.widths or _WIDTHS)
+            tuned = multipliers(source, data, Contender(setting, self.active), narrowest=narrowest)
         except ValueError as error:
             if self.multipliers:
                 raise
             raise ValueError(f"{error}; or use --multipliers ones") from None
-        default = with_safe_lr(found, setting.optimizer).lr
-        if asked == ("ones",) and setting.optimizer.follows_gradients:
-            default = _LR_OF_ONES  # large enough for its updates not to be rounded away
-        return replace(found, lr=default if self.lr is None else self.lr)
+        default = with_safe_lr(tuned, setting.optimizer).lr
+        if source == ("ones",) and setting.optimizer.follows_gradients:
+            default = _LR_OF_ONES
+        return replace(tuned, lr=default if self.lr is None else self.lr)
 
     def _show(self, check: Check, tuned: Tuned) -> None:
         from mssp.coordcheck import numerics, text
         from mssp.report.figures import checks
 
         if self.json:
-            made = {
+            origin = {
                 "data": self.data,
                 "active": self.active,
                 "base_width": tuned.base_width,
                 "made_with": environment(device_text(self.device)),
             }
-            more = {"numerics": numerics.as_json(check)} if self.numerics else {}
-            print(json.dumps(check.json() | made | more, indent=1))
+            ranges = {"numerics": numerics.as_json(check)} if self.numerics else {}
+            print(json.dumps(check.json() | origin | ranges, indent=1))
         else:
             lines = [*text.lines(check, everything=self.all), *(numerics.lines(check) if self.numerics else [])]
             progress.show_lines(lines, emphasised=[*text.headings(check), "numerics"])

@@ -1,4 +1,4 @@
-"""``mssp demo``: the whole of it on a laptop, in minutes: plan, check, sweep, limit, a Hugging Face model, a report."""
+"""``mssp demo``: a plan, checks, a sweep, a limit, a Hugging Face model and a report, in minutes on a laptop."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from mssp.report.contents import Contents, Sweep
     from mssp.report.findings import Finding
 
-_LEAST_WIDTHS = 2  # to see anything grow
+_LEAST_WIDTHS = 2  # a model grows from one width to another
 _DATA, _REGIME, _OPTIMIZER, _SCHEMES = "spectra", II, SGD, (MUP, MSSP)
 _CHECK_STEPS, _CHECK_SEEDS, _CHECK_BATCH = 20, 6, 100
-_RATES, _BATCH, _HELD_OUT = (6, 2**0.5), 50, 1000  # rates: how many, and the factor between them
-_SAMPLES, _SOLVES, _NETWORKS, _SEEDS = 10_000, 4, (16, 32, 64, 128), 60  # of the limit, and beside it
+_RATES, _BATCH, _VALIDATION = (6, 2**0.5), 50, 1000  # rates: how many, and the factor between them
+_SAMPLES, _SOLVES, _NETWORKS, _SEEDS = 10_000, 4, (16, 32, 64, 128), 60  # of the limit; networks by their width
 _FAMILY, _VOCABULARY, _TOKENS, _UPDATES = "olmoe", 64, 32, 20
 _SMALL = {"hidden_size": 64, "intermediate_size": 16, "num_experts": 8, "num_experts_per_tok": 4}
 _LARGE = {"hidden_size": 128, "intermediate_size": 16, "num_experts": 16, "num_experts_per_tok": 8}
@@ -65,11 +65,11 @@ class DemoCommand:
         from mssp.report.saving import check_target
 
         for width in self.widths:
-            family(_REGIME, width)  # which refuses what its family has not
+            family(_REGIME, width)  # refuses a width that no member has
         if len(set(self.widths)) < _LEAST_WIDTHS:
             raise ValueError(f"--widths must be {_LEAST_WIDTHS} or more different ones, got {len(set(self.widths))}")
         self.folder.mkdir(exist_ok=True)
-        check_target(self.folder / "report.html")  # before minutes of work
+        check_target(self.folder / "report.html")  # refuses before minutes of work what cannot be written after them
         try:
             return self._run(self.folder)
         except KeyboardInterrupt:
@@ -96,13 +96,14 @@ class DemoCommand:
         with stages.stage("report", 1):
             files = ["check-mup.json", "check-mssp.json", "limit.json", "plan.json"]
             contents = read([folder / name for name in (*files, *(["hugging-face.json"] if with_model else []))])
-            contents.sweeps.append(sweep)  # of this run alone: the store may hold those of others
+            contents.sweeps.append(sweep)  # of these flags alone: the store may hold runs of other flags
             recorded = tinyimagenet()
-            chosen = {key: each for key, each in recorded.outcomes.items() if key.setting.regime is _REGIME}
-            contents.recorded.append(replace(recorded, outcomes=chosen))
+            outcomes = {key: outcome for key, outcome in recorded.outcomes.items() if key.setting.regime is _REGIME}
+            contents.recorded.append(replace(recorded, outcomes=outcomes))
             title = "mssp demo: one small MoE, grown by μP and by MSSP"
             write_whole(folder / "report.html", report(contents, title))
-        lines = list(_closing(folder, contents, [each for each in findings_of(contents) if each.check is not None]))
+        findings = [finding for finding in findings_of(contents) if finding.check is not None]
+        lines = list(_closing(folder, contents, findings))
         print()
         progress.show_lines(lines, emphasised=[lines[0]])
         return 0
@@ -112,25 +113,25 @@ class DemoCommand:
     def _check(self, path: Path, scheme: Scheme, stages: Stages) -> None:
         settings = {"scheme": scheme.name, "widths": list(self.widths), "steps": _CHECK_STEPS, "seeds": _CHECK_SEEDS}
 
-        def make(live: Progress) -> dict[str, Any]:
+        def make(display: Progress) -> dict[str, Any]:
             from mssp.coordcheck.ladder_runs import LadderSizes, check_runs, with_safe_lr
             from mssp.data import load
 
-            setting, known = _setting(scheme), _tuned(scheme)
+            setting, tuned = _setting(scheme), _tuned(scheme)
             data = load(_DATA)
-            runs = LadderSizes(tuple(self.widths)).programs(setting, with_safe_lr(known, _OPTIMIZER), MLPLadder, data)
-            found = check_runs(
+            runs = LadderSizes(self.widths).programs(setting, with_safe_lr(tuned, _OPTIMIZER), MLPLadder, data)
+            check = check_runs(
                 runs,
                 MLPLadder(_REGIME, data).feed(pick_device("cpu")),
                 steps=_CHECK_STEPS,
                 batch=_CHECK_BATCH,
                 seeds=range(_CHECK_SEEDS),
-                on_step=live.advance,
+                on_step=display.advance,
             )
-            return found.json() | {"data": _DATA, "active": None, "base_width": known.base_width}
+            return check.json() | {"data": _DATA, "active": None, "base_width": tuned.base_width}
 
         title = f"check of {scheme.title}: does every term scale as the theory says?"
-        _kept(path, settings, stages, title, len(self.widths) * _CHECK_STEPS, make)
+        _make_unless_kept(path, settings, stages, title, len(self.widths) * _CHECK_STEPS, make)
 
     def _sweep(self, path: Path, stages: Stages) -> Sweep:
         from mssp.data import load
@@ -140,76 +141,75 @@ class DemoCommand:
         from mssp.sweep.execution import Job, Local, carry_out
         from mssp.sweep.transfer import Contender, LearningRates, trials
 
-        job = Job(load(_DATA), Schedule(self.steps, _BATCH, validation=_HELD_OUT), MLPLadder)
+        job = Job(load(_DATA), Schedule(self.steps, _BATCH, validation=_VALIDATION), MLPLadder)
         contenders = {Contender(_setting(scheme)): _tuned(scheme) for scheme in _SCHEMES}
-        asked = trials(contenders, {_REGIME: list(self.widths)}, self.seeds, LearningRates(*_RATES))
-        title = f"sweep: {len(asked)} models over learning rates and widths"
+        planned = trials(contenders, {_REGIME: list(self.widths)}, self.seeds, LearningRates(*_RATES))
+        title = f"sweep: {len(planned)} models over learning rates and widths"
         backend = Local(pick_device("cpu"))
         device = device_text("cpu")
-        with stages.stage(title, len(asked) * self.steps) as live, Store(path, device=device) as store:
-            study = carry_out(store, backend, job, live, asked, "sweep")
-            keys = {trial.key for trial in asked}
+        with stages.stage(title, len(planned) * self.steps) as display, Store(path, device=device) as store:
+            study = carry_out(store, backend, job, display, planned, "sweep")
+            keys = {trial.key for trial in planned}
             return sweep_of(job.text, _DATA, [run for run in study.runs() if run.key in keys])
 
 
 def _setting(scheme: Scheme) -> Setting:
-    """What is swept and checked."""
     return Setting(scheme=scheme, regime=_REGIME, optimizer=_OPTIMIZER)
 
 
 def _tuned(scheme: Scheme) -> Tuned:
-    """The plain model that it grows from."""
+    """The plain model that the scheme grows from."""
     return multipliers_for(_DATA, _setting(scheme))
 
 
 def _plan(path: Path) -> None:
     base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
     target = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=8)
-    made = plan(target, base, lr=4e-3, weight_decay=0.1)
-    heading = f"A plan, as for a Transformer: tuned at the base, carried to the target ({printing.title(made)})"
-    progress.show_lines([*printing.lines(made, heading), ""], emphasised=[heading])
-    write_whole(path, made.json())
+    target_plan = plan(target, base, lr=4e-3, weight_decay=0.1)
+    heading = f"A plan, as for a Transformer: tuned at the base, carried to the target ({printing.title(target_plan)})"
+    progress.show_lines([*printing.lines(target_plan, heading), ""], emphasised=[heading])
+    write_whole(path, target_plan.json())
 
 
 def _limit(path: Path, stages: Stages) -> None:
-    def make(live: Progress) -> dict[str, Any]:
+    def make(display: Progress) -> dict[str, Any]:
         from mssp.dmft import compare, document, example, solve
         from mssp.dmft.document import Overlay
 
-        solution = solve(example(_REGIME, MSSP), samples=_SAMPLES, solves=_SOLVES, on_solved=live.advance)
-        found = compare(solution, _NETWORKS, seeds=_SEEDS, on_width=live.advance)
-        return document.as_json(solution, found) | {"overlay": Overlay.of(solution, found).json()}
+        solution = solve(example(_REGIME, MSSP), samples=_SAMPLES, solves=_SOLVES, on_solved=display.advance)
+        comparison = compare(solution, _NETWORKS, seeds=_SEEDS, on_width=display.advance)
+        return document.as_json(solution, comparison) | {"overlay": Overlay.of(solution, comparison).json()}
 
     settings = {"samples": _SAMPLES, "solves": _SOLVES, "widths": _NETWORKS, "seeds": _SEEDS}
     units = _SOLVES + len(_NETWORKS)
-    _kept(path, settings, stages, "limit of infinite size, and networks that approach it", units, make)
+    _make_unless_kept(path, settings, stages, "limit of infinite size, and networks that approach it", units, make)
 
 
 def _hugging_face(path: Path, stages: Stages) -> None:
     settings = {"family": _FAMILY, "base": _SMALL, "target": _LARGE, "updates": _UPDATES}
 
-    def make(live: Progress) -> dict[str, Any]:
-        with warnings.catch_warnings():  # those of the plan stand in its file
+    def make(display: Progress) -> dict[str, Any]:
+        with warnings.catch_warnings():  # the file of the plan holds its warnings
             warnings.simplefilter("ignore", PlanWarning)
-            return _apply_to_hugging_face(live)
+            return _apply_to_hugging_face(display)
 
-    _kept(path, settings, stages, "a plan applied to a Hugging Face model", _UPDATES, make)
+    _make_unless_kept(path, settings, stages, "a plan applied to a Hugging Face model", _UPDATES, make)
 
 
-def _apply_to_hugging_face(live: Progress) -> dict[str, Any]:
-    """Plan, adapt, initialize, group, verify, and train a little: what one does with a model of one's own."""
+def _apply_to_hugging_face(display: Progress) -> dict[str, Any]:
+    """Plans, adapts, initializes, groups, verifies and trains for a few steps, as users do with models of their own."""
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     import mssp
 
     small, large = (CONFIG_MAPPING[_FAMILY](**_SAME, **sizes) for sizes in (_SMALL, _LARGE))
-    made = mssp.hf.plan(large, small, lr=4e-3, weight_decay=0.1)
+    hf_plan = mssp.hf.plan(large, small, lr=4e-3, weight_decay=0.1)
     model = AutoModelForCausalLM.from_config(large)
     mssp.hf.adapt(model, base=small)
-    mssp.initialize(model, made)
-    optimizer = torch.optim.AdamW(mssp.param_groups(model, made))
-    mssp.verify(model, optimizer, made)
+    mssp.initialize(model, hf_plan)
+    optimizer = torch.optim.AdamW(mssp.param_groups(model, hf_plan))
+    mssp.verify(model, optimizer, hf_plan)
     counting = torch.arange(_TOKENS).expand(8, _TOKENS)
     losses = []
     for step in range(_UPDATES):
@@ -219,12 +219,12 @@ def _apply_to_hugging_face(live: Progress) -> dict[str, Any]:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        live.advance()
+        display.advance()
     count = sum(1 for _ in model.parameters())
-    return mssp.hf.by_name(made, large, small).json() | {"verified": count, "loss": [losses[0], losses[-1]]}
+    return mssp.hf.by_name(hf_plan, large, small).json() | {"verified": count, "loss": [losses[0], losses[-1]]}
 
 
-def _kept(
+def _make_unless_kept(
     path: Path,
     settings: Mapping[str, Any],
     stages: Stages,
@@ -232,28 +232,29 @@ def _kept(
     units: int,
     make: Callable[[Progress], dict[str, Any]],
 ) -> None:
-    """A result in a file: made where it is not there, or is of other settings or another version."""
+    """Makes a result and writes it to a file, unless the file holds it with the same settings and version already."""
     from mssp._environment import environment
 
-    asked = json.loads(json.dumps({"mssp": __version__, **settings}))
-    if _document(path).get("demo") == asked:
+    origin = json.loads(json.dumps({"mssp": __version__, **settings}))
+    if _document(path).get("demo") == origin:
         stages.done(title, "kept")
         return
-    with stages.stage(title, units) as live:
-        found = make(live) | {"made_with": environment(device_text("cpu")), "demo": asked}
-        write_whole(path, json.dumps(found, indent=1, ensure_ascii=False))
+    with stages.stage(title, units) as display:
+        result = make(display) | {"made_with": environment(device_text("cpu")), "demo": origin}
+        write_whole(path, json.dumps(result, indent=1, ensure_ascii=False))
 
 
 def _document(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none."""
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 class Stages:
-    """A line on the error stream for every stage that is done."""
+    """The stages of the demo: a live line while one is under way, and a line on the error stream when it is done."""
 
     def __init__(self, count: int) -> None:
         self._count, self._done = count, 0
@@ -261,8 +262,8 @@ class Stages:
     @contextmanager
     def stage(self, title: str, units: int) -> Iterator[Progress]:
         started = time.monotonic()
-        with Progress(f"{self._done + 1}/{self._count} {title}", units) as live:
-            yield live
+        with Progress(f"{self._done + 1}/{self._count} {title}", units) as display:
+            yield display
         self.done(title, f"{time.monotonic() - started:.0f} s")
 
     def done(self, title: str, how: str) -> None:
@@ -270,26 +271,26 @@ class Stages:
         print(f"{self._done}/{self._count} {title} ({how})", file=sys.stderr, flush=True)
 
 
-# -- in ten lines ------------------------------------------------------------------------------------------------------
+# -- the closing lines -------------------------------------------------------------------------------------------------
 
 
-def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator[str]:
+def _closing(folder: Path, contents: Contents, findings: list[Finding]) -> Iterator[str]:
     from mssp.report.findings import implemented, lr_at_the_widest, stable
     from mssp.sweep import transfer_text
 
     yield f"Found: one plain model, grown in Regime {_REGIME} (width and experts) with SGD by two schemes"
-    for each in found:
-        outcome, check = each.outcome, each.check
+    for finding in findings:
+        outcome, check = finding.outcome, finding.check
         assert outcome is not None
         assert check is not None
         first, last = outcome.summaries[0], outcome.summaries[-1]
-        name = each.setting.scheme.title
-        right, steady = implemented(check).text, stable(check).text
-        words = {"yes": "implemented right", "no": "NOT as the theory says"}.get(right, f"exponents: {right}")
-        steadily = {"yes": "stable", "no": "not stable"}.get(steady, "stable or not is unclear")
+        name = finding.setting.scheme.title
+        answer = implemented(check).text
+        correctness = {"yes": "implemented right", "no": "NOT as the theory says"}.get(answer, f"exponents: {answer}")
+        stability = {"yes": "stable", "no": "not stable"}.get(stable(check).text, "stable or not is unclear")
         yield (
-            f"  {name:<5} {words}, {steadily}; top-5 {first.best.text(3)} at N = {first.width}, {last.best.text(3)} at "
-            f"N = {last.width}; wider is better: {outcome.wider_is_better}"
+            f"  {name:<5} {correctness}, {stability}; top-5 {first.best.text(3)} at N = {first.width}, "
+            f"{last.best.text(3)} at N = {last.width}; wider is better: {outcome.wider_is_better}"
         )
         drift = outcome.why_unclear or f"{outcome.drift.text(2)} doublings a doubling of N"
         yield (
@@ -298,16 +299,16 @@ def _closing(folder: Path, contents: Contents, found: list[Finding]) -> Iterator
         )
     for limit in contents.limits:
         yield f"  limit {limit.verdict}"
-    for named in contents.plans:
-        document = _document(folder / f"{named.name}.json")
+    for plan_by_name in contents.plans:
+        document = _document(folder / f"{plan_by_name.name}.json")
         if "verified" in document:
             start, end = document["loss"]
             trained = f"loss {start:.2f} to {end:.2f} in {_UPDATES} steps"
             yield f"  model Hugging Face's {_FAMILY} by a plan: {document['verified']} parameters verified, {trained}"
     recorded = [
-        f"{key.setting.scheme.title} {each.summaries[0].best.text(3)} to {each.summaries[-1].best.text(3)}"
+        f"{key.setting.scheme.title} {outcome.summaries[0].best.text(3)} to {outcome.summaries[-1].best.text(3)}"
         for sweep in contents.recorded
-        for key, each in sweep.outcomes.items()
+        for key, outcome in sweep.outcomes.items()
         if key.setting.optimizer is _OPTIMIZER
     ]
     yield f"  recorded on TinyImageNet (H200, N = 128 to 2048): {', '.join(recorded)}"

@@ -1,4 +1,4 @@
-"""``mssp dispatch``: which way of computing experts is the fastest here, measured."""
+"""``mssp dispatch``: measures which way of computing experts is the fastest on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DispatchCommand:
 
         device = pick_device(self.device)
         if self.table.exists():
-            load(self.table)  # before minutes of measuring: what it says of other devices will be kept
+            load(self.table)  # refuses a broken table before minutes of measuring; its entries of other devices stay
         machines = measure_device(device, lambda line: print(line, file=sys.stderr))
         save(self.table, machines)
         for machine in machines:

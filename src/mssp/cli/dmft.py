@@ -1,4 +1,4 @@
-"""``mssp dmft``: what do models grow to?"""
+"""``mssp dmft``: the limit that models approach as they grow, by dynamical mean-field theory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from mssp.planning.shape import Shape
 if TYPE_CHECKING:
     from mssp.dmft import Comparison, Experiment, Solution
 
-_LIMITED = ("regime", "scheme", "lr", "rates", "stds", "readout", "width", "expert_width", "experts", "active")
+# Flags that a plan answers. They are None where they are left out, so that --plan can refuse the ones that were given.
+_IN_PLAN = ("regime", "scheme", "lr", "rates", "stds", "readout", "width", "expert_width", "experts", "active")
 
 
 @dataclass
@@ -62,9 +63,9 @@ class DmftCommand:
     """train finite networks of these widths and compare"""
     seeds: flags.Size = 40
     """networks of the largest width, more of smaller ones (default 40)"""
-    samples: flags.MaybeSize = None
+    samples: flags.Size = 80_000
     """members of each population in one solution (default 80000)"""
-    solves: flags.MaybeSize = None
+    solves: flags.Size = 6
     """independent solutions, whose spread is the error (default 6)"""
     seed: flags.Seed = 0
     """of data and noise (default 0)"""
@@ -78,36 +79,38 @@ class DmftCommand:
     def run(self) -> int:
         from mssp.dmft import compare, solve
         from mssp.dmft.comparison import network_counts
-        from mssp.dmft.solution import SAMPLES, SOLVES
 
         experiment = self._experiment()
         widths = network_counts(self.compare, self.seeds) if self.compare else {}
         for width in widths:
-            experiment.shape(width)  # which refuses what is no whole number
+            experiment.shape(width)  # refuses a width at which another size is no whole number
         device = pick_device(self.device)
-        solves = SOLVES if self.solves is None else self.solves
-        samples = SAMPLES if self.samples is None else self.samples
-        with progress.Progress("solving", solves, "solutions") as live:
+        with progress.Progress("solving", self.solves, "solutions") as display:
             solution = solve(
-                experiment, samples=samples, solves=solves, seed=self.seed, device=device, on_solved=live.advance
+                experiment,
+                samples=self.samples,
+                solves=self.solves,
+                seed=self.seed,
+                device=device,
+                on_solved=display.advance,
             )
         comparison = None
         if widths:
-            with progress.Progress("training networks", len(widths), "widths") as live:
-                comparison = compare(solution, list(widths), seeds=self.seeds, device=device, on_width=live.advance)
+            with progress.Progress("training networks", len(widths), "widths") as display:
+                comparison = compare(solution, list(widths), seeds=self.seeds, device=device, on_width=display.advance)
         return self._show(solution, comparison)
 
     def _experiment(self) -> Experiment:
         from mssp.dmft.examples import LR, example, on_random_inputs
 
-        unseen = self.test_inputs or 0
+        test_inputs = self.test_inputs or 0  # None by default, since the flag itself refuses 0
         if self.plan is not None:
-            flags.refuse_beside(self, _LIMITED, "--plan")
+            flags.refuse_what_a_plan_says(self, _IN_PLAN, "--plan")
             return on_random_inputs(
                 self.plan,
                 self.inputs,
                 self.steps,
-                test_inputs=unseen,
+                test_inputs=test_inputs,
                 activation=self.activation,
                 gate=self.gate,
                 seed=self.seed,
@@ -119,7 +122,7 @@ class DmftCommand:
             setting.scheme,
             inputs=self.inputs,
             steps=self.steps,
-            test_inputs=unseen,
+            test_inputs=test_inputs,
             lr=self.lr or LR,
             rates=self.rates,
             stds=self.stds,
@@ -131,16 +134,12 @@ class DmftCommand:
         )
 
     def _member(self, regime: Regime) -> Shape:
-        """The sizes that were said, and the example's for the others."""
+        """The member of the family of models: its sizes by flags, and the example's sizes where a flag is left out."""
         from mssp.dmft.examples import SMALLEST
 
-        said = {
-            name: getattr(self, name)
-            for name in ("width", "expert_width", "experts", "active")
-            if getattr(self, name) is not None
-        }
-        said.setdefault("active", said.get("experts", SMALLEST[regime].experts))
-        return replace(SMALLEST[regime], **said)
+        names = ("width", "expert_width", "experts", "active")
+        sizes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(SMALLEST[regime], **{"active": self.experts or SMALLEST[regime].experts, **sizes})
 
     def _show(self, solution: Solution, comparison: Comparison | None) -> int:
         from mssp.dmft import document
@@ -148,9 +147,9 @@ class DmftCommand:
         from mssp.report.figures.limits import dmft_figure
 
         if self.json:
-            curves = Overlay.of(solution, comparison).json()
-            made = {"overlay": curves, "made_with": environment(device_text(self.device))}
-            print(json.dumps(document.as_json(solution, comparison) | made, indent=1))
+            overlay = {"overlay": Overlay.of(solution, comparison).json()}
+            origin = {"made_with": environment(device_text(self.device))}
+            print(json.dumps(document.as_json(solution, comparison) | overlay | origin, indent=1))
         else:
             verdict = [document.verdict(comparison)] if comparison else []
             progress.show_lines(document.lines(solution, comparison), emphasised=[document.heading(solution), *verdict])

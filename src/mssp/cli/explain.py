@@ -1,4 +1,4 @@
-"""``mssp explain``: one rule, why it is so, and where the paper says it."""
+"""``mssp explain``: the rule of one role, the reason for it, and where the paper states it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ class ExplainCommand:
 
     def run(self) -> int:
         flags.refuse_both(self, "json", "markdown")
-        found = explain(self.role, self.regime, self.scheme)
-        print(found.json() if self.json else found.markdown() if self.markdown else found)
+        explanation = explain(self.role, self.regime, self.scheme)
+        print(explanation.json() if self.json else explanation.markdown() if self.markdown else explanation)
         return 0

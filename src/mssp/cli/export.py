@@ -1,4 +1,4 @@
-"""``mssp export``: a plan in the native form of a training framework."""
+"""``mssp export``: a plan as a Python file in the native form of a training framework, the host."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class ExportCommand:
             {name: size for name, size in asdict(sizes).items() if size is not None}
             for sizes in (self.target, self.base)
         )
-        written = export(self.plan, self.host, Sizes(target, base), self.qk_norm)
+        exported = export(self.plan, self.host, Sizes(target, base), self.qk_norm)
         if self.output is None:
-            print(written, end="")
-            return 0
-        write_whole(self.output, written)
+            print(exported, end="")
+        else:
+            write_whole(self.output, exported)
         return 0

@@ -1,7 +1,8 @@
-"""Kinds of flags: what each must be, and what its words stand for.
+"""The kinds of flags: of each, its type, how tyro reads it from the command line, and what it must be.
 
-A kind is a type for the code, a form for tyro and a constraint. tyro hands words on, :func:`check` takes them for what
-they mean, and from there on a flag holds what its type says.
+A kind is an annotation with these three parts. tyro only splits the command line: it puts words, or numbers where the
+words are numbers, into the fields of a command. :func:`check` then holds them against their constraints, and replaces
+them by what they stand for. From there on a field holds what its type says.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from mssp.planning.recipe import BETAS
 from mssp.planning.setting import OPTIMIZERS, READOUTS, REGIMES, SCHEMES
 from mssp.sweep import metrics
 
-# -- what tyro is told -------------------------------------------------------------------------------------------------
+# -- how tyro reads a flag ---------------------------------------------------------------------------------------------
 
-_Form = PrimitiveConstructorSpec[Any]
+_Reader = PrimitiveConstructorSpec[Any]
 
 
-def _words(metavar: str, nargs: Any, read: Callable[[list[str]], Any], *, repeated: bool = False) -> _Form:
+def _reader(metavar: str, nargs: Any, read: Callable[[list[str]], Any], *, repeated: bool = False) -> _Reader:
     return PrimitiveConstructorSpec(
         nargs=nargs,
         metavar=metavar,
@@ -46,42 +47,42 @@ def _words(metavar: str, nargs: Any, read: Callable[[list[str]], Any], *, repeat
     )
 
 
-def _one(metavar: str, read: Callable[[str], Any] = str) -> _Form:
-    return _words(metavar, 1, lambda words: read(words[0]))
+def _word(metavar: str, read: Callable[[str], Any] = str) -> _Reader:
+    return _reader(metavar, 1, lambda words: read(words[0]))
 
 
-def _many(metavar: str, read: Callable[[str], Any] = str) -> _Form:
-    return _words(f"{metavar} [...]", "*", lambda words: tuple(map(read, words)))
+def _words(metavar: str, read: Callable[[str], Any] = str) -> _Reader:
+    return _reader(f"{metavar} [...]", "*", lambda words: tuple(map(read, words)))
 
 
-def _by(metavar: str) -> _Form:
-    """The words of a flag that may be repeated; tyro merges mappings, and no word is to get lost."""
-    return _words(f"{metavar} [...]", "*", lambda words: {object(): word for word in words or [""]}, repeated=True)
+def _repeated_words(metavar: str) -> _Reader:
+    """The words of a flag that may be repeated. tyro merges mappings: unique keys keep every word."""
+    return _reader(f"{metavar} [...]", "*", lambda words: {object(): word for word in words or [""]}, repeated=True)
 
 
 def _number(word: str) -> int | float | str:
-    """A number, or the word that is none."""
-    for read in (int, float):
+    """The number that a word spells, or else the word."""
+    for kind in (int, float):
         try:
-            return read(word)
+            return kind(word)
         except ValueError:
             pass
     return word
 
 
-_INT, _NUMBER, _NAME, _FILE = _one("INT", _number), _one("NUMBER", _number), _one("NAME"), _one("FILE")
-_INTS, _NUMBERS, _NAMES = _many("INT", _number), _many("NUMBER", _number), _many("NAME")
-_QUIET = arg(help_behavior_hint="")  # what it says of defaults, help texts say better
+_INT, _NUMBER, _NAME, _FILE = _word("INT", _number), _word("NUMBER", _number), _word("NAME"), _word("FILE")
+_INTS, _NUMBERS, _NAMES = _words("INT", _number), _words("NUMBER", _number), _words("NAME")
+_QUIET = arg(help_behavior_hint="")  # help texts say what the default is, so tyro does not append it
 
 
-# -- what flags must be ------------------------------------------------------------------------------------------------
+# -- what flags must be: constraints that arguments of functions do not have -------------------------------------------
 
 
 def _path(what: str, fits: Callable[[Path], bool]) -> Constraint[Path]:
-    def take(came: Any) -> Path:
-        if not str(came) or not fits(Path(came)):
+    def take(value: Any) -> Path:
+        if not str(value) or not fits(Path(value)):
             raise UnfitError
-        return Path(came)
+        return Path(value)
 
     return Constraint(what, take)
 
@@ -91,10 +92,10 @@ def _writable(path: Path) -> bool:
 
 
 def _that_ends_in(suffixes: tuple[str, ...], module: str) -> Constraint[Path]:
-    """A file to write of the kind that its suffix names; the module says whether it can be written here."""
+    """A file to write with one of these suffixes. The module's ``check_target`` refuses what cannot be written here."""
 
-    def take(came: Any) -> Path:
-        path = to_write.take(came)
+    def take(value: Any) -> Path:
+        path = _to_write.take(value)
         if path.suffix.lower() not in suffixes:
             raise UnfitError
         import_module(module).check_target(path)
@@ -104,7 +105,7 @@ def _that_ends_in(suffixes: tuple[str, ...], module: str) -> Constraint[Path]:
     return Constraint(f"a file to write that ends in {ending}, in a folder that is there", take)
 
 
-to_write = _path("a file to write in a folder that is there", _writable)
+_to_write = _path("a file to write in a folder that is there", _writable)
 _to_read = _path("a file that is there", Path.is_file)
 _config = _path("a config.json that is there, or its folder", Path.exists)
 _folder = _path(
@@ -116,7 +117,7 @@ _page = _that_ends_in((".html",), "mssp.report.saving")
 _table = _that_ends_in((".csv", ".json", ".jsonl", ".parquet"), "mssp.store.table")
 
 
-def plan_in(file: Path) -> Plan:
+def read_plan(file: Path) -> Plan:
     """The plan in a file that ``mssp plan --json`` wrote."""
     try:
         return Plan.from_json(file.read_bytes())
@@ -124,34 +125,34 @@ def plan_in(file: Path) -> Plan:
         raise ValueError(f"{file}: {error}") from None
 
 
-_plan = Constraint(_to_read.what, lambda came: plan_in(_to_read.take(came)))
+_plan = Constraint(_to_read.what, lambda value: read_plan(_to_read.take(value)))
 
 
 def _known_multipliers() -> tuple[str, ...]:
     return "tuned", "ones", "plain", *data_with_tuned_multipliers()
 
 
-def _multipliers_word(came: Any) -> str:
-    if came not in _known_multipliers():
-        _to_read.take(came)
-    return str(came)
+def _multipliers_word(value: Any) -> str:
+    if value not in _known_multipliers():
+        _to_read.take(value)
+    return str(value)
 
 
 def _imported(module: str, name: str) -> Constraint[Any]:
     return one_of(lambda: list(getattr(import_module(module), name)))
 
 
-def _mapped(what: str, key_of: Callable[[str], Any], everywhere: str | None, one: Constraint[Any]) -> Constraint[Any]:
-    """``0.02 router=0.1`` as a mapping; a bare number goes under ``everywhere``."""
+def _mapped(what: str, key_of: Callable[[str], Any], bare_key: str | None, entry: Constraint[Any]) -> Constraint[Any]:
+    """The words ``0.02 router=0.1`` as a mapping. A number without a name gets the bare key, if there is one."""
 
-    def take(came: Mapping[Any, Any]) -> dict[Any, Any]:
+    def take(words: Mapping[Any, Any]) -> dict[Any, Any]:
         numbers: dict[Any, Any] = {}
-        for word in came.values():
+        for word in words.values():
             name, equals, text = word.rpartition("=")
-            if not equals and everywhere is None:
+            if not equals and bare_key is None:
                 raise UnfitError(what, word)
             try:
-                key, number = key_of(name if equals else str(everywhere)), one.take(_number(text))
+                key, number = key_of(name if equals else str(bare_key)), entry.take(_number(text))
             except UnfitError:
                 raise UnfitError(what, word) from None
             if key in numbers:
@@ -170,12 +171,13 @@ _multipliers = Constraint(
 _regime = one_of(REGIMES)
 _by_regime = _mapped("widths by regime, as III=1024", _regime.take, None, positive_int)
 _scheme, _optimizer, _readout = one_of(SCHEMES), one_of(OPTIMIZERS), one_of(READOUTS)
-_data = Constraint(dataset_maker.what, lambda came: (dataset_maker.take(came), str(came))[1])
+# A flag holds the name of a dataset; that the name is known has been checked.
+_data = Constraint(dataset_maker.what, lambda value: (dataset_maker.take(value), str(value))[1])
 _metric = one_of(metrics.METRICS)
 _text = _constraints.kind_of(str, what="a text")
 
 
-# -- kinds -------------------------------------------------------------------------------------------------------------
+# -- kinds of flags ----------------------------------------------------------------------------------------------------
 
 Switch = Annotated[bool, _QUIET]
 Size = Annotated[int, _INT, positive_int, _QUIET]
@@ -187,7 +189,7 @@ Ratio = Annotated[float, _NUMBER, _constraints.more_than_one, _QUIET]
 MaybePositive = Annotated[float | None, _NUMBER, _constraints.positive, _QUIET]
 MaybeNotNegative = Annotated[float | None, _NUMBER, _constraints.positive_or_zero, _QUIET]
 MaybeBetas = Annotated[
-    tuple[float, float] | None, _words("B1 B2", 2, lambda words: tuple(map(_number, words))), BETAS, _QUIET
+    tuple[float, float] | None, _reader("B1 B2", 2, lambda words: tuple(map(_number, words))), BETAS, _QUIET
 ]
 Sizes = Annotated[tuple[int, ...], _INTS, several(positive_int), _QUIET]
 SomeSizes = Annotated[tuple[int, ...], _INTS, several(positive_int, least=1), _QUIET]
@@ -205,13 +207,13 @@ Metric = Annotated[metrics.Metric, _NAME, _metric, _QUIET]
 MaybeMetric = Annotated[metrics.Metric | None, _NAME, _metric, _QUIET]
 Multipliers = Annotated[tuple[str, ...], _NAMES, several(_multipliers, least=1), _QUIET]
 MaybeMultipliers = Annotated[tuple[str, ...], _NAMES, several(_multipliers), _QUIET]
-Host = Annotated[str, Positional, _one("HOST"), one_of(list(HOSTS))]
+Host = Annotated[str, Positional, _word("HOST"), one_of(list(HOSTS))]
 MaybeQkNorm = Annotated[str | None, _NAME, one_of(list(QK_NORMS)), _QUIET]
-Role = Annotated[str, Positional, _one("ROLE"), one_of(list(REASONS))]
+Role = Annotated[str, Positional, _word("ROLE"), one_of(list(REASONS))]
 
-Regime = Annotated[setting.Regime, _one("I|II|III"), _regime, _QUIET]
-MaybeRegime = Annotated[setting.Regime | None, _one("I|II|III"), _regime, _QUIET]
-Regimes = Annotated[tuple[setting.Regime, ...], _many("I|II|III"), several(_regime, least=1), _QUIET]
+Regime = Annotated[setting.Regime, _word("I|II|III"), _regime, _QUIET]
+MaybeRegime = Annotated[setting.Regime | None, _word("I|II|III"), _regime, _QUIET]
+Regimes = Annotated[tuple[setting.Regime, ...], _words("I|II|III"), several(_regime, least=1), _QUIET]
 Scheme = Annotated[setting.Scheme, _NAME, _scheme, _QUIET]
 MaybeScheme = Annotated[setting.Scheme | None, _NAME, _scheme, _QUIET]
 Schemes = Annotated[tuple[setting.Scheme, ...], _NAMES, several(_scheme, least=1), _QUIET]
@@ -221,30 +223,30 @@ Optimizers = Annotated[tuple[setting.Optimizer, ...], _NAMES, several(_optimizer
 Readout = Annotated[str, _NAME, _readout, _QUIET]
 MaybeReadout = Annotated[str | None, _NAME, _readout, _QUIET]
 
-ByRole = Annotated[Mapping[str, float], _by("X|ROLE=X"), _by_role, _QUIET]
-ByRoleOnly = Annotated[Mapping[str, float], _by("ROLE=X"), _by_role_only, _QUIET]
-ByRegime = Annotated[Mapping[setting.Regime, int], _by("REGIME=X"), _by_regime, _QUIET]
+ByRole = Annotated[Mapping[str, float], _repeated_words("X|ROLE=X"), _by_role, _QUIET]
+ByRoleOnly = Annotated[Mapping[str, float], _repeated_words("ROLE=X"), _by_role_only, _QUIET]
+ByRegime = Annotated[Mapping[setting.Regime, int], _repeated_words("REGIME=X"), _by_regime, _QUIET]
 
-Target = Annotated[Path, _FILE, to_write, _QUIET]
-Table = Annotated[Path, Positional, _one("PATH"), to_write]
-MaybeTarget = Annotated[Path | None, _FILE, to_write, _QUIET]
-Folder = Annotated[Path, _one("DIR"), _folder, _QUIET]
-MaybeFolder = Annotated[Path | None, _one("DIR"), _folder, _QUIET]
+Target = Annotated[Path, _FILE, _to_write, _QUIET]
+Table = Annotated[Path, Positional, _word("PATH"), _to_write]
+MaybeTarget = Annotated[Path | None, _FILE, _to_write, _QUIET]
+Folder = Annotated[Path, _word("DIR"), _folder, _QUIET]
+MaybeFolder = Annotated[Path | None, _word("DIR"), _folder, _QUIET]
 MaybeFigure = Annotated[Path | None, _FILE, _figure, _QUIET]
 MaybeTable = Annotated[Path | None, _FILE, _table, _QUIET]
 Page = Annotated[Path, _FILE, _page, _QUIET]
 MaybeConfig = Annotated[Path | None, _FILE, _config, _QUIET]
-MaybePlan = Annotated[Plan | None, _FILE, Constraint(_to_read.what, lambda came: plan_in(_to_read.take(came))), _QUIET]
+MaybePlan = Annotated[Plan | None, _FILE, _plan, _QUIET]
 Files = Annotated[
-    tuple[Path, ...], Positional, _many("FILE"), several(_to_read), arg(metavar="FILE [...]", help_behavior_hint="")
+    tuple[Path, ...], Positional, _words("FILE"), several(_to_read), arg(metavar="FILE [...]", help_behavior_hint="")
 ]
 
 
-# -- from words to what they mean --------------------------------------------------------------------------------------
+# -- the flags of a command --------------------------------------------------------------------------------------------
 
 
 class Flag(NamedTuple):
-    """A flag of a command: what people call it, where its value is, and what it must be."""
+    """A flag of a command: its name on the command line, the attribute that holds its value, and its constraint."""
 
     name: str
     holder: Any
@@ -253,7 +255,7 @@ class Flag(NamedTuple):
 
 
 def flags_of(command: Any, prefix: str = "--") -> Iterator[Flag]:
-    """All flags of a command but its switches, those of groups among them."""
+    """All flags of a command that take a value, with those of its groups, as ``--target.width``. Switches take none."""
     hints = get_type_hints(type(command), include_extras=True)
     for field in fields(command):
         name = f"{prefix}{field.name.replace('_', '-')}"
@@ -262,26 +264,27 @@ def flags_of(command: Any, prefix: str = "--") -> Iterator[Flag]:
         metadata = getattr(hints[field.name], "__metadata__", ())
         for constraint in metadata:
             if isinstance(constraint, Constraint):
-                [form] = [entry for entry in metadata if isinstance(entry, PrimitiveConstructorSpec)]
-                metavar = form.metavar.removesuffix(" [...]")
+                [reader] = [part for part in metadata if isinstance(part, PrimitiveConstructorSpec)]
+                metavar = reader.metavar.removesuffix(" [...]")
                 yield Flag(metavar if Positional in metadata else name, command, field.name, constraint)
 
 
 def check(command: Any) -> None:
-    """Take every flag for what it means; one that is not what it must be is refused, be it a default."""
+    """Replace the value of every flag by what it stands for. One that does not fit is refused, defaults among them."""
     for flag in flags_of(command):
         value = getattr(flag.holder, flag.attribute)
         if value is not None:
             setattr(flag.holder, flag.attribute, flag.constraint(flag.name, value))
 
 
-def refuse_beside(command: Any, names: Collection[str], flag: str) -> None:
-    """Refuse flags that the plan in a file answers already, rather than ignore them."""
+def refuse_what_a_plan_says(command: Any, names: Collection[str], plan_flag: str) -> None:
+    """Refuse flags for what the plan in a file says already: they would be ignored."""
     for name, default in vars(type(command)()).items():
         if name in names and getattr(command, name) != default:
-            raise ValueError(f"--{name.replace('_', '-')} does not go with {flag}: the plan file says it")
+            raise ValueError(f"--{name.replace('_', '-')} does not go with {plan_flag}: the plan file says it")
 
 
 def refuse_both(command: Any, *switches: str) -> None:
+    """Refuse switches that exclude each other, if all of them are on."""
     if all(getattr(command, switch) for switch in switches):
         raise ValueError(f"{' and '.join(f'--{switch}' for switch in switches)} exclude each other")

@@ -1,4 +1,4 @@
-"""``mssp plan``: carry tuned hyperparameters from a base to a target."""
+"""``mssp plan``: carries hyperparameters tuned on a small model, the base, to a large one, the target."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from mssp.planning.shape import Shape
 if TYPE_CHECKING:
     from mssp.hf.named_plan import ByName
 
-Reader = Callable[[Path], dict[str, Any]]
+Reader = Callable[[Path], dict[str, Any]]  # of a Hugging Face config.json
 _MISSING = "is missing: all of width, expert-width, experts, active and depth are needed"
 
 
 @dataclass
-class Sizes:
+class ShapeFlags:
     width: flags.MaybeSize = None
     """N, the residual stream"""
     expert_width: flags.MaybeSize = None
@@ -102,8 +102,8 @@ class PlanCommand:
     """with --json: the plan of a --target-config by parameter name, for mssp report"""
     markdown: flags.Switch = False
     """print a Markdown table"""
-    target: Sizes = field(default_factory=Sizes)
-    base: Sizes = field(default_factory=Sizes)
+    target: ShapeFlags = field(default_factory=ShapeFlags)
+    base: ShapeFlags = field(default_factory=ShapeFlags)
     recipe: RecipeFlags = field(default_factory=RecipeFlags)
     """how the target is trained: a change from the base is warned of"""
     tuned_with: RecipeFlags = field(default_factory=RecipeFlags)
@@ -113,30 +113,29 @@ class PlanCommand:
         flags.refuse_both(self, "json", "markdown")
         if self.by_name and not (self.json and self.target_config):
             raise ValueError("--by-name goes with --json and --target-config: tables are by name where they can be")
-        read: Reader = cache(read_config)  # each file once, however often its content is asked for
+        read: Reader = cache(read_config)  # reads each file once
         with warnings.catch_warnings(), _no_garbage_collection():
-            warnings.simplefilter("ignore", PlanWarning)  # shown below, without a source line
-            made = self._planned(read) if self.extend is None else self._extended(self.extend, read)
-            named = None if self.json and not self.by_name else self._by_name(made, read)
-            made = made if named is None else named.plan
-        for warning in made.warnings:
+            warnings.simplefilter("ignore", PlanWarning)  # printed below, without a line of source code
+            target_plan = self._planned(read) if self.extend is None else self._extended(self.extend, read)
+            named = None if self.json and not self.by_name else self._by_name(target_plan, read)
+            target_plan = target_plan if named is None else named.plan
+        for warning in target_plan.warnings:
             print(f"mssp: warning: {warning}", file=sys.stderr)
         if self.by_name:
             if named is None:
                 raise ValueError(f"{self.target_config} names no {FAMILY}, or transformers is missing: mssp[hf]")
             print(json.dumps(named.json(), indent=1, ensure_ascii=False))
         elif self.json:
-            print(made.json())
+            print(target_plan.json())
         elif self.markdown:
-            print(made.markdown() if named is None else named.markdown())
+            print(target_plan.markdown() if named is None else named.markdown())
         else:
-            progress.show_lines(
-                printing.lines(made) if named is None else named.lines(), emphasised=[printing.title(made)]
-            )
+            lines = printing.lines(target_plan) if named is None else named.lines()
+            progress.show_lines(lines, emphasised=[printing.title(target_plan)])
         return 0
 
-    def _by_name(self, made: Plan, read: Reader) -> ByName | None:
-        """The plan by the names of parameters, where a config says what model it is for."""
+    def _by_name(self, target_plan: Plan, read: Reader) -> ByName | None:
+        """The plan by the names of parameters, or None where no config names a model, or transformers is missing."""
         if self.target_config is None or FAMILY not in read(self.target_config):
             return None
         try:
@@ -146,19 +145,19 @@ class PlanCommand:
             return None
         from mssp.hf.named_plan import by_name
 
-        # Copies, since transformers completes what it is given, and base and target may be one file.
-        target, base = (None if path is None else copy.deepcopy(read(path)) for path in self._configs())
-        return by_name(made, target, base)
+        return by_name(target_plan, *self._configs(read))
 
-    def _configs(self) -> tuple[Path | None, Path | None]:
-        return self.target_config, self.base_config
+    def _configs(self, read: Reader) -> Iterator[dict[str, Any] | None]:
+        """The configs of target and base. They are copies: transformers adds keys, and both may be the same file."""
+        for path in (self.target_config, self.base_config):
+            yield None if path is None else copy.deepcopy(read(path))
 
     def _planned(self, read: Reader) -> Plan:
         if self.lr is None:
             raise ValueError("--lr is missing: say the learning rate tuned at the base")
-        named = ("scheme", "optimizer", "regime", "eps", "weight_decay", "readout", "aggregation_mult")
-        given = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
-        made = plan(
+        names = ("scheme", "optimizer", "regime", "eps", "weight_decay", "readout", "aggregation_mult")
+        settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        target_plan = plan(
             self._target(read),
             _shape("base", self.base, self.base_config, read),
             lr=self.lr,
@@ -169,15 +168,15 @@ class PlanCommand:
             init_std=self.init_std,
             recipe=_recipe(self.recipe),
             tuned_with=_recipe(self.tuned_with),
-            **given,
+            **settings,
         )
-        return with_notes(made, *(None if path is None else read(path) for path in self._configs()))
+        return with_notes(target_plan, *self._configs(read))
 
-    def _extended(self, plan: Plan, read: Reader) -> Plan:
-        """The plan in a file, carried on."""
-        open_questions = {"target", "target_config", "recipe", "extend", "json", "by_name", "markdown"}
-        flags.refuse_beside(self, set(vars(self)) - open_questions, "--extend")
-        extended = plan.extend(self._target(read), _recipe(self.recipe))
+    def _extended(self, source: Plan, read: Reader) -> Plan:
+        """A plan from a file, carried to a new target."""
+        allowed = {"target", "target_config", "recipe", "extend", "json", "by_name", "markdown"}
+        flags.refuse_what_a_plan_says(self, set(vars(self)) - allowed, "--extend")
+        extended = source.extend(self._target(read), _recipe(self.recipe))
         return with_notes(extended, None if self.target_config is None else read(self.target_config))
 
     def _target(self, read: Reader) -> Shape:
@@ -189,7 +188,7 @@ class PlanCommand:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A model is thousands of objects that live until the command ends: a search among them all finds no garbage."""
+    """Saves time: the thousands of objects of a model live until the command ends, so there is no garbage to find."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -199,21 +198,21 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _shape(which: str, sizes: Sizes, config: Path | None, read: Reader) -> Shape | None:
-    given = {name: size for name, size in asdict(sizes).items() if size is not None}
+def _shape(side: str, flagged: ShapeFlags, config: Path | None, read: Reader) -> Shape | None:
+    sizes = {name: size for name, size in asdict(flagged).items() if size is not None}
     if config is not None:
-        if set(given) - {"inputs"}:
-            raise ValueError(f"--{which}-config and --{which}.{next(iter(given)).replace('_', '-')} exclude each other")
-        given = {**_shape_in(config, read).json(), **given}
-    elif not given:
+        if set(sizes) - {"inputs"}:
+            raise ValueError(f"--{side}-config and --{side}.{next(iter(sizes)).replace('_', '-')} exclude each other")
+        sizes = {**_shape_in(config, read).json(), **sizes}
+    elif not sizes:
         return None
-    missing = [name for name in asdict(sizes) if name not in given and name != "inputs"]
+    missing = [name for name in asdict(flagged) if name not in sizes and name != "inputs"]
     if missing:
-        raise ValueError(f"--{which}.{missing[0].replace('_', '-')} {_MISSING}")
+        raise ValueError(f"--{side}.{missing[0].replace('_', '-')} {_MISSING}")
     try:
-        return Shape(**given)
+        return Shape(**sizes)
     except ValueError as error:
-        raise ValueError(f"--{which}: {error}") from None
+        raise ValueError(f"--{side}: {error}") from None
 
 
 def _shape_in(path: Path, read: Reader) -> Shape:
@@ -224,6 +223,6 @@ def _shape_in(path: Path, read: Reader) -> Shape:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _recipe(given: RecipeFlags) -> Recipe | None:
-    entries = asdict(given)
+def _recipe(flagged: RecipeFlags) -> Recipe | None:
+    entries = asdict(flagged)
     return Recipe(**entries) if any(value is not None for value in entries.values()) else None

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while a command works, and what it ends in; plain lines for everyone else."""
+"""Output of commands: a live progress line at a terminal, result lines with headings in bold, and figures in files."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from mssp.sweep.metrics import Metric
 
 
-def show_lines(text: Sequence[str], emphasised: Sequence[str] = ()) -> None:
-    """Print lines, those named in bold. Nothing is cut to fit: better a wrapped line than a hidden number."""
+def show_lines(lines: Sequence[str], emphasised: Sequence[str] = ()) -> None:
+    """Print lines, the emphasised ones in bold at a terminal. Long lines wrap: a line cut off could hide a number."""
     if not sys.stdout.isatty():
-        print("\n".join(text))
+        print("\n".join(lines))
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
-    for line in text:
+    for line in lines:
         style = "bold" if line in emphasised else "dim" if line.startswith("─") else ""
         console.print(Text(line, style=style))
 
 
 def save_figure(path: Path | None, draw: Callable[[], Figure]) -> None:
-    """Draw a figure into the file that was asked for, if one was."""
+    """Draw a figure and save it, if a path is given."""
     if path is not None:
         from mssp.report.saving import save
 
@@ -39,17 +39,18 @@ def save_figure(path: Path | None, draw: Callable[[], Figure]) -> None:
 
 
 class Progress:
-    """A live line on the error stream while work goes on, where a person looks; it says nothing where nobody does.
+    """A live line on the error stream while work goes on. It prints nothing where that stream is not a terminal.
 
-    It also watches the runs of a study (:class:`mssp.sweep.execution.Watcher`): then it counts steps of single runs,
-    and shows how many runs are done, the steps per second of all replicas together, and the best run so far.
+    It is also a :class:`mssp.sweep.execution.Watcher` of the runs of a study. It then shows how many runs are done, the
+    steps per second of all runs together, and the best score so far.
     """
 
     def __init__(self, title: str, total: float = 0, unit: str = "", metric: Metric | None = None) -> None:
         self._title, self._total, self._unit, self._metric = title, total, unit, metric
-        self._done = self._before = self._runs = self._finished = self._steps = 0
-        self._best = -math.inf
-        self._since = time.monotonic()
+        self._done = self._done_at_start = self._runs = self._finished = self._steps = 0
+        self._sign = 1.0 if metric is None or metric.higher_is_better else -1.0
+        self._best = -math.inf  # times the sign: more is better
+        self._started = time.monotonic()
         self._bar: Any = None
 
     def __enter__(self) -> Self:
@@ -81,15 +82,15 @@ class Progress:
         self._update()
 
     def stage(self, title: str, runs: int) -> None:
-        """Another part of the same work."""
+        """Name the part of the work that begins."""
         self._title = f"{title}, {runs} runs"
         self._update()
 
     def start(self, runs: int, done: int, steps: int) -> None:
         self._runs, self._finished, self._steps = runs, done, steps
-        self._done = self._before = done * steps
+        self._done = self._done_at_start = done * steps
         self._total = runs * steps
-        self._since = time.monotonic()
+        self._started = time.monotonic()
         if self._bar is not None:
             self._bar.reset(self._task)
         self._update()
@@ -102,22 +103,18 @@ class Progress:
         if self._metric is not None:
             values = [self._sign * result.metrics[self._metric.name] for result in results]
             self._best = max([self._best, *filter(math.isfinite, values)])
-        # Work that was repeated, or done elsewhere, leaves the count of steps behind that of runs.
+        # Steps are counted anew from runs: those repeated, or taken by other processes, would make the two differ.
         self._done = self._finished * self._steps
         self._update()
 
-    @property
-    def _sign(self) -> float:
-        return 1.0 if self._metric is None or self._metric.higher_is_better else -1.0
-
     def _update(self) -> None:
         if self._bar is not None:
-            shown = {"description": self._title, "detail": self._detail()}
-            self._bar.update(self._task, completed=self._done, total=self._total, **shown)
+            texts = {"description": self._title, "detail": self._detail()}
+            self._bar.update(self._task, completed=self._done, total=self._total, **texts)
 
     def _detail(self) -> str:
         if not self._runs:
             return f"{self._done} of {self._total} {self._unit}" if self._unit else ""
-        speed = (self._done - self._before) / max(time.monotonic() - self._since, 1e-3)
+        speed = (self._done - self._done_at_start) / max(time.monotonic() - self._started, 1e-3)
         best = "" if math.isinf(self._best) else f", best {self._metric} {self._sign * self._best:.4f}"
         return f"{self._finished}/{self._runs} runs, {speed:,.0f} steps/s{best}"

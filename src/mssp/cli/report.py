@@ -1,4 +1,4 @@
-"""``mssp report``: everything that was found, on one page."""
+"""``mssp report``: one HTML page of sweeps, checks, multipliers, limits and plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mssp.cli import flags, progress
 if TYPE_CHECKING:
     from mssp.report.contents import Contents
 
-_KINDS = (".svg", ".pdf")
+_FIGURE_SUFFIXES = (".svg", ".pdf")
 
 
 @dataclass
@@ -44,31 +44,30 @@ class ReportCommand:
         if not self.files:
             raise ValueError("no file given: mssp report runs.sqlite check.json -o report.html")
         if self.figures is not None:
-            for kind in _KINDS:
-                check_target(self.figures.absolute().parent / f"figure{kind}")
+            for suffix in _FIGURE_SUFFIXES:
+                check_target(self.figures.absolute().parent / f"figure{suffix}")
         contents = read(self.files, self.metric)
         title = self.title or f"Report of {', '.join(contents.sources)}"
         write_whole(self.output, report(contents, title))
         print(f"report in {self.output}")
         if self.figures is not None:
-            count = write_figures(contents, self.figures)
-            print(f"{count} figures in {self.figures}")
+            print(f"{_write_figures(contents, self.figures)} figures in {self.figures}")
         return 0
 
 
-def write_figures(contents: Contents, folder: Path) -> int:
-    """Every figure of a report as files; how many there are."""
+def _write_figures(contents: Contents, folder: Path) -> int:
+    """Writes every figure of a report to files, and returns how many there are."""
     from mssp.report.figure_data import csv_of
     from mssp.report.page.document import charts
     from mssp.report.saving import one_browser, save
     from mssp.report.sections import sections
 
-    found = list(charts(block for section in sections(contents) for block in section.blocks))
-    with one_browser(), progress.Progress("drawing", len(found), "figures") as live:
+    figures = list(charts(block for section in sections(contents) for block in section.blocks))
+    with one_browser(), progress.Progress("drawing", len(figures), "figures") as display:
         folder.mkdir(exist_ok=True)
-        for chart in found:
-            for kind in _KINDS:
-                save(chart.figure, folder / f"{chart.name}{kind}")
+        for chart in figures:
+            for suffix in _FIGURE_SUFFIXES:
+                save(chart.figure, folder / f"{chart.name}{suffix}")
             write_whole(folder / f"{chart.name}.csv", csv_of(chart.figure))
-            live.advance()
-    return len(found)
+            display.advance()
+    return len(figures)

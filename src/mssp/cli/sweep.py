@@ -1,4 +1,4 @@
-"""``mssp sweep``: does the best learning rate stay as the model grows?"""
+"""``mssp sweep``: does the best learning rate of a small model stay the best as the model grows?"""
 
 from __future__ import annotations
 
@@ -63,46 +63,47 @@ class SweepCommand(RunFlags):
         backend = self.runner()
         job = self.job(self.metric, keep_curves=True)
         contenders = self._contenders(job.data.name)
-        asked = trials(contenders, widths, self.seeds, LearningRates(self.lr_points, self.lr_ratio, self.lrs))
-        backend.chunks(asked, job)  # which refuses what cannot be run, before there is a store
+        planned = trials(contenders, widths, self.seeds, LearningRates(self.lr_points, self.lr_ratio, self.lrs))
+        backend.chunks(planned, job)  # refuses trials that cannot be run, before a store is made
         with self.opened() as store:
-            with progress.Progress("training", metric=self.metric) as live:
-                study = carry_out(store, backend, job, live, asked, "sweep")
-            found = transfers(study.runs(), self.metric, asked)
-            print(f"{len(asked)} runs in {self.store}", file=sys.stderr)
+            with progress.Progress("training", metric=self.metric) as display:
+                study = carry_out(store, backend, job, display, planned, "sweep")
+            by_contender = transfers(study.runs(), self.metric, planned)
+            print(f"{len(planned)} runs in {self.store}", file=sys.stderr)
             if self.export is not None:
                 from mssp.store.table import export
 
                 export(study, self.export)
-        self._show(job.text, found)
+        self._show(job.text, by_contender)
         return 0
 
-    def _show(self, what: str, found: dict[Contender, Transfer]) -> None:
+    def _show(self, experiment: str, by_contender: dict[Contender, Transfer]) -> None:
         from mssp.report.figures import sweeps
         from mssp.sweep import transfer_text
 
         if self.json:
-            print(json.dumps({"experiment": what, "settings": transfer_text.as_json(found)}, indent=1))
+            print(json.dumps({"experiment": experiment, "settings": transfer_text.as_json(by_contender)}, indent=1))
         elif self.markdown:
-            print("\n".join(transfer_text.markdown(found)))
+            print("\n".join(transfer_text.markdown(by_contender)))
         else:
-            headings = [transfer_text.heading(contender, transfer) for contender, transfer in found.items()]
-            progress.show_lines(transfer_text.lines(found), emphasised=headings)
-        progress.save_figure(self.plot, lambda: sweeps.transfer_figure(found, f"Learning-rate transfer on {what}"))
-        progress.save_figure(self.plot_scaling, lambda: sweeps.scaling_figure(found, f"Scores over width on {what}"))
+            headings = [transfer_text.heading(contender, transfer) for contender, transfer in by_contender.items()]
+            progress.show_lines(transfer_text.lines(by_contender), emphasised=headings)
+        title, title_of_scaling = f"Learning-rate transfer on {experiment}", f"Scores over width on {experiment}"
+        progress.save_figure(self.plot, lambda: sweeps.transfer_figure(by_contender, title))
+        progress.save_figure(self.plot_scaling, lambda: sweeps.scaling_figure(by_contender, title_of_scaling))
 
     def _contenders(self, data: str) -> dict[Contender, Tuned]:
         from mssp.sweep.transfer import Contender
 
-        found = {}
+        tuned = {}
         for regime, optimizer, scheme in product(self.regime, self.optimizer, self.scheme):
             setting = Setting(scheme=scheme, regime=regime, optimizer=optimizer, readout=self.readout)
             contender = Contender(setting.checked(), self.active)
-            found[contender] = multipliers(self.multipliers, data, contender, narrowest=min(self.widths))
-        return found
+            tuned[contender] = multipliers(self.multipliers, data, contender, narrowest=min(self.widths))
+        return tuned
 
     def _widths(self) -> dict[Regime, list[int]]:
-        """The widths of each regime; a shape that none of its family has is refused before anything is loaded."""
+        """The widths of each regime. One that its family of models does not have is refused before data are loaded."""
         from mssp.ladders.mlp import family
 
         by_regime = {}

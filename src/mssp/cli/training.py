@@ -1,4 +1,4 @@
-"""The flags that all commands share that train many runs: data, length, device, store."""
+"""The flags of the commands that train many runs (``sweep``, ``tune``), and the multipliers that runs start from."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mssp.sweep.transfer import Contender
 
 _TOP = 5
-# Learning rates to look around where none was tuned: of all ones, and of a plain model.
-_ONES = 0.01
-_PLAIN_BY_GRADIENTS, _PLAIN_BY_MOMENTS = 1.0, 0.005
+# Centres of the learning rates where none was tuned: with all multipliers 1, and of a plain model by SGD or by Adam.
+_LR_OF_ONES = 0.01
+_LR_BY_GRADIENTS, _LR_BY_MOMENTS = 1.0, 0.005
 
 
 @dataclass
@@ -56,7 +56,7 @@ class RunFlags:
     """write all runs as a table: .csv, .parquet, .json or .jsonl"""
 
     def job(self, metric: Metric, *, keep_curves: bool) -> Job:
-        """What the runs share; a metric that says nothing about these data is refused."""
+        """The data and the schedule that all runs share. Top-5 is refused for data of five classes or fewer."""
         from mssp.data import load
         from mssp.ladders.mlp import MLPLadder
         from mssp.replicas import Schedule
@@ -72,6 +72,7 @@ class RunFlags:
         return Job(data, schedule, MLPLadder, self.precision, keep_curves)
 
     def runner(self) -> Backend:
+        """What carries out runs: this process, or a Ray cluster."""
         from mssp.sweep.execution import Local
 
         if self.backend == "ray":
@@ -82,7 +83,7 @@ class RunFlags:
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
-        """The store; whoever stops a command is told that nothing is lost."""
+        """The store of runs. Stopping the command prints that its finished runs are kept."""
         from mssp.store.runs import Store
 
         with Store(self.store, device=device_text(self.device)) as store:
@@ -94,36 +95,37 @@ class RunFlags:
 
 
 def multipliers(
-    asked: Sequence[str],
+    sources: Sequence[str],
     data: str,
     contender: Contender,
     *,
     narrowest: int | None = None,
     for_any: bool = False,
 ) -> Tuned:
-    """``tuned`` for this data, ``ones``, ``plain``, another data set's, or those in a plan file for this setting.
+    """The multipliers that a flag ``--multipliers`` means for one contender: a setting, with its active experts.
 
     Args:
-        narrowest: the width at which a plain model is the same for all schemes; None where there is no such thing.
+        sources: ``tuned`` for this data, ``ones``, ``plain``, another data set's name, or plan files.
+        narrowest: the width at which a plain model is the same for all schemes, or None where widths do not vary.
         for_any: take a plan file of another setting too, as a place to start from.
     """
-    wanted = contender.setting
-    if list(asked) == ["ones"]:
-        return Tuned(_ONES)
-    if list(asked) == ["plain"]:
+    setting = contender.setting
+    if list(sources) == ["ones"]:
+        return Tuned(_LR_OF_ONES)
+    if list(sources) == ["plain"]:
         if narrowest is None:
             raise ValueError("--multipliers plain is one model of the smallest of several widths: here there is none")
-        lr = _PLAIN_BY_GRADIENTS if wanted.optimizer.follows_gradients else _PLAIN_BY_MOMENTS
+        lr = _LR_BY_GRADIENTS if setting.optimizer.follows_gradients else _LR_BY_MOMENTS
         return Tuned(lr, base_width=narrowest)
-    if len(asked) == 1 and asked[0] in ("tuned", *data_with_tuned_multipliers()):
-        return multipliers_for(data if asked[0] == "tuned" else asked[0], wanted, contender.active)
-    plans = {file: flags.plan_in(Path(file)) for file in asked}
+    if len(sources) == 1 and sources[0] in ("tuned", *data_with_tuned_multipliers()):
+        return multipliers_for(data if sources[0] == "tuned" else sources[0], setting, contender.active)
+    plans = {file: flags.read_plan(Path(file)) for file in sources}
     for file, plan in plans.items():
         routes_alike = plan.target.active / plan.target.experts == (contender.active or 8) / 8
-        if for_any or (replace(plan.setting, as_printed=False) == wanted and routes_alike):
+        if for_any or (replace(plan.setting, as_printed=False) == setting and routes_alike):
             try:
                 return Tuned.of(plan)
             except ValueError as error:
                 raise ValueError(f"{file}: {error}") from None
-    held = [f"{file} is for Regime {plan.regime}, {plan.scheme}, {plan.optimizer}" for file, plan in plans.items()]
-    raise ValueError(f"--multipliers has none for {contender}: {'; '.join(held)}")
+    in_files = [f"{file} is for Regime {plan.regime}, {plan.scheme}, {plan.optimizer}" for file, plan in plans.items()]
+    raise ValueError(f"--multipliers has none for {contender}: {'; '.join(in_files)}")

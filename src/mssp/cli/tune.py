@@ -1,4 +1,4 @@
-"""``mssp tune``: the multipliers of a small model, for all larger ones."""
+"""``mssp tune``: searches the best multipliers of a small model, which all larger models then share."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ class TuneCommand(RunFlags):
         backend = self.runner()
         job = self.job(self.metric, keep_curves=False)
         start = self._start(contender, job.data.name)
-        backend.chunks([start], job)  # refuses what cannot be run, before there is a store
+        backend.chunks([start], job)  # refuses a trial that cannot be run, before a store is made
         seeds, new_seeds = range(self.seeds), range(self.seeds, self.seeds + self.confirm)
         with self.opened() as store:
-            with progress.Progress("training", metric=self.metric) as live:
-                evaluate = Evaluator(store, backend, job, live, self.metric, seeds, self.early_stop, live.stage)
+            with progress.Progress("training", metric=self.metric) as display:
+                evaluate = Evaluator(store, backend, job, display, self.metric, seeds, self.early_stop, display.stage)
                 found = tune(start, procedure, evaluate)
                 scores = evaluate.per_seed("confirming", found.best, new_seeds) if new_seeds else []
             if self.export is not None:
@@ -105,7 +105,7 @@ class TuneCommand(RunFlags):
         return 0
 
     def _write(self, plan: Plan) -> None:
-        """The plan, with how it was tuned: a change of that is warned of when the plan is carried on."""
+        """Writes the plan with the recipe it was tuned with, so that extending it warns of another recipe."""
         recipe = Recipe(batch=self.batch, steps=self.steps)
         write_whole(self.output, f"{replace(plan, recipe=recipe, tuned_with=recipe).json()}\n")
 
@@ -113,20 +113,21 @@ class TuneCommand(RunFlags):
         from mssp.sweep.transfer import Contender
 
         setting = Setting(scheme=self.scheme, regime=self.regime, optimizer=self.optimizer, readout=self.readout)
-        family(self.regime, self.width, active=self.active)  # which refuses what its family has not
+        family(self.regime, self.width, active=self.active)  # refuses a width or a share that no member has
         return Contender(setting.checked(), self.active)
 
     def _start(self, contender: Contender, data: str) -> Trial:
-        """The centre of the search; of the aggregation, the paper's 8/M unless something else is known or asked for."""
-        known = multipliers(self.multipliers, data, contender, for_any=True)
-        if known.base_width is not None:
+        """The centre of the search. Its aggregation multiplier is the paper's 8/M if nothing else is tuned or given."""
+        tuned = multipliers(self.multipliers, data, contender, for_any=True)
+        if tuned.base_width is not None:
             raise ValueError(
                 f"what is kept for {data} is a plain model, without multipliers: start from --multipliers ones"
             )
-        aggregation = float(self.active or 8) if self.multipliers == ("ones",) else known.aggregation_mult
-        trial = contender.trial(self.width, seed=0, lr=known.lr if self.lr is None else self.lr).with_tuned(known)
-        given = self.aggregation_mult
-        return replace(trial, aggregation_mult=aggregation if given is None else given)
+        trial = contender.trial(self.width, seed=0, lr=tuned.lr if self.lr is None else self.lr).with_tuned(tuned)
+        aggregation_mult = self.aggregation_mult
+        if aggregation_mult is None:
+            aggregation_mult = float(self.active or 8) if self.multipliers == ("ones",) else tuned.aggregation_mult
+        return replace(trial, aggregation_mult=aggregation_mult)
 
     def _procedure(self) -> Procedure:
         from mssp.sweep.search import Procedure
@@ -152,8 +153,8 @@ class TuneCommand(RunFlags):
         else:
             setting = f"Regime {self.regime} · {self.scheme} · {self.optimizer}, N = {self.width}"
             heading = f"{setting}: tuned by {self.method}"
-            what = f"--regime {self.regime} --scheme {self.scheme} --optimizer {self.optimizer}"
-            closing = f"plan written to {self.output}: mssp sweep {what} --multipliers {self.output}"
+            options = f"--regime {self.regime} --scheme {self.scheme} --optimizer {self.optimizer}"
+            closing = f"plan written to {self.output}: mssp sweep {options} --multipliers {self.output}"
             progress.show_lines(
                 [*summary.lines(heading, self.early_stop, str(self.output)), closing], emphasised=[heading]
             )
@@ -162,7 +163,7 @@ class TuneCommand(RunFlags):
             from mssp.sweep import grids
 
             best = summary.found.best
-            # The grid around the best, which the paper's procedure fills and others touch.
+            # The fine grid around the best trial: the paper's procedure trains all of it, other methods a part.
             grid = summary.found.fine or grids.axes(grids.point_of(best), self.points, self.ratio)
             better, label = summary.metric.higher_is_better, summary.metric.label
             points, scores = zip(*grids.points_at_best_lr(best, summary.found.tried, grid), strict=True)
