@@ -162,11 +162,11 @@ class TuneCommand(RunFlags):
             from mssp.report.figures.sweeps import heatmaps
             from mssp.sweep import grids
 
-            best = summary.found.best
+            best = summary.result.best
             # The fine grid around the best trial: the paper's procedure trains all of it, other methods a part.
-            grid = summary.found.fine or grids.axes(grids.point_of(best), self.points, self.ratio)
+            grid = summary.result.fine or grids.axes(grids.point_of(best), self.points, self.ratio)
             better, label = summary.metric.higher_is_better, summary.metric.label
-            points, scores = zip(*grids.points_at_best_lr(best, summary.found.tried, grid), strict=True)
+            points, scores = zip(*grids.points_at_best_lr(best, summary.result.tried, grid), strict=True)
             scores = tuple(score if better else -score for score in scores)
             figure = heatmaps(points, scores, grids.MULTIPLIERS, grids.point_of(best), label, higher_is_better=better)
             progress.save_figure(self.plot, lambda: figure)

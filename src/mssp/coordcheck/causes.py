@@ -65,12 +65,12 @@ def divergence(size: int, step: int, axis: str) -> Cause:
     return Cause("divergence", "", text)
 
 
-def with_reasons(quantities: Mapping[str, Judged], causes: Sequence[Cause], symbol: str) -> dict[str, Judged]:
+def with_reasons(quantities: Mapping[str, Judged], accused: Sequence[Cause], symbol: str) -> dict[str, Judged]:
     """The quantities with their reasons: how each of them scales, and the cause if it is off."""
     return {
         name: quantity
         if quantity.verdict in ("zero", "unpredicted")
-        else replace(quantity, reason=_reason(quantity, causes, symbol))
+        else replace(quantity, reason=_reason(quantity, accused, symbol))
         for name, quantity in quantities.items()
     }
 
@@ -84,7 +84,7 @@ def power(symbol: str, exponent: float) -> str:
     return f"{symbol}^{exponent:.2g}".replace("-", "−") if abs(exponent) >= 0.005 else f"{symbol}^0"
 
 
-def _reason(quantity: Judged, causes: Sequence[Cause], symbol: str) -> str:
+def _reason(quantity: Judged, accused: Sequence[Cause], symbol: str) -> str:
     if quantity.judged is None or quantity.expected_power is None:
         statement = quantity.reason or "as it should be"
     else:
@@ -97,10 +97,10 @@ def _reason(quantity: Judged, causes: Sequence[Cause], symbol: str) -> str:
             statement = f"{scaling}, as expected" if verb == "stays" else f"{scaling}: {expected} is expected"
     if quantity.verdict != "off" or quantity.name.kind in ACCUSING:
         return statement
-    if not causes:
+    if not accused:
         return f"{statement}: every setting that was judged follows its rule, so look at the forward pass and the loss"
     role = "" if quantity.name.kind in _SUM_KINDS else quantity.name.of or None
-    cause = next((cause for cause in causes if cause.role == role), causes[0])
+    cause = next((cause for cause in accused if cause.role == role), accused[0])
     return f"{statement}: {cause.text}"
 
 

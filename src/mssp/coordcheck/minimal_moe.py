@@ -34,9 +34,9 @@ _SEEDS = 24
 _WIDTHS = {I: (64, 128, 256), II: (64, 128, 256, 512), III: (64, 128, 192)}
 
 
-def for_open_questions(plan: Plan) -> dict[str, list[Estimate | None]] | None:
-    """The simulated exponents of a plan's setting; None if the paper's tables have its first steps."""
-    setting = replace(plan.setting, as_printed=False)
+def for_open_questions(plan_of_smallest: Plan) -> dict[str, list[Estimate | None]] | None:
+    """The simulated exponents for the setting of a plan; None if the paper's tables have its first steps."""
+    setting = replace(plan_of_smallest.setting, as_printed=False)
     if setting.regime is None or tabulated(EFFECTIVE("expert_in"), STEPS, setting) is not None:
         return None
     return simulated(setting, _WIDTHS[setting.regime])

@@ -293,8 +293,8 @@ class Study:
 
     def _give_up(self, chunk: Chunk, status: str, error: str | None) -> None:
         release = "UPDATE chunk SET status = ?, error = ?, owner = NULL WHERE study = ? AND number = ?"
-        held = "status = 'running' AND owner = ?"
-        self.store._write(f"{release} AND {held}", status, error, self._id, chunk.index, self.store._owner)
+        if_held = "status = 'running' AND owner = ?"
+        self.store._write(f"{release} AND {if_held}", status, error, self._id, chunk.index, self.store._owner)
 
     def retry_failed(self, among: Collection[int] | None = None) -> int:
         """Make failed chunks pending again, all or those with these numbers, and return how many there were."""

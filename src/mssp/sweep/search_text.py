@@ -22,14 +22,14 @@ class Summary:
         confirmed: the scores of the best trial with other seeds; not finite where it diverged.
     """
 
-    found: Found
+    result: Found
     metric: Metric
     confirmed: Sequence[float]
 
     @property
     def score(self) -> float:
         """The best score with the sign of the metric: a loss is positive again."""
-        return self.found.score if self.metric.higher_is_better else -self.found.score
+        return self.result.score if self.metric.higher_is_better else -self.result.score
 
     @property
     def diverged(self) -> int:
@@ -38,24 +38,24 @@ class Summary:
 
     def lines(self, heading: str, early_stop: bool, target: str) -> list[str]:
         """The result as text; ``target`` is the plan file that was written."""
-        found = self.found
-        lost_runs = sum(math.isinf(score) for _, score in found.tried)
+        result = self.result
+        lost_runs = sum(math.isinf(score) for _, score in result.tried)
         fate = "diverged or were stopped" if early_stop else "diverged"
-        text = [heading, "", f"lr {found.best.lr:.6g}", "", *align(self._rows()), ""]
-        text.append(f"{self.metric.label} {self.score:.4f}, the best of {len(found.tried)} runs ({lost_runs} {fate})")
+        text = [heading, "", f"lr {result.best.lr:.6g}", "", *align(self._rows()), ""]
+        text.append(f"{self.metric.label} {self.score:.4f}, the best of {len(result.tried)} runs ({lost_runs} {fate})")
         if self.confirmed:
             diverged = f", and {self.diverged} of {len(self.confirmed)} diverged" if self.diverged else ""
             text.append(f"with {len(self.confirmed)} new seeds {mean_of(self.confirmed).text(4)} (95% CI){diverged}")
-        if found.at_edge:
+        if result.at_edge:
             text.append(f"at the edge: more may be better; --multipliers {target} goes on from there")
         return text
 
     def _rows(self) -> list[list[str]]:
-        fine = self.found.fine
+        fine = self.result.fine
         rows = [["multiplier", "best", *(["of", ""] if fine else [])]]
-        for name, value in grids.point_of(self.found.best).items():
+        for name, value in grids.point_of(self.result.best).items():
             axis = fine.get(name, ())
-            edge = "at the edge" if name in self.found.at_edge else ""
+            edge = "at the edge" if name in self.result.at_edge else ""
             rows.append([name, f"{value:.6g}", *([f"{min(axis):.4g} … {max(axis):.4g}", edge] if axis else [])])
         return rows
 
@@ -64,12 +64,12 @@ class Summary:
         seeds = len(self.confirmed)
         new_seeds = {"mean": finite(mean.value), "ci": finite(mean.ci), "seeds": seeds, "diverged": self.diverged}
         return {
-            "lr": self.found.best.lr,
-            "multipliers": grids.point_of(self.found.best),
-            "aggregation_mult": self.found.best.aggregation_mult,
+            "lr": self.result.best.lr,
+            "multipliers": grids.point_of(self.result.best),
+            "aggregation_mult": self.result.best.aggregation_mult,
             "metric": self.metric.name,
             "best": self.score,
             "new_seeds": new_seeds if seeds else None,
-            "runs": len(self.found.tried),
-            "at_edge": list(self.found.at_edge),
+            "runs": len(self.result.tried),
+            "at_edge": list(self.result.at_edge),
         }
