@@ -69,7 +69,7 @@ class WidthSummary:
         transferred: the score at the rate that was best at the smallest width.
         regret: how much worse ``transferred`` is than ``best``.
         largest_stable_lr: None where no rate of the grid is stable.
-        diverged: how many seeds diverged at the best rate; more than 0 only if some seed diverges at every rate.
+        diverged: how many seeds diverged at the best rate; more than 0 only if every rate has one that diverged.
     """
 
     width: int
