@@ -16,7 +16,7 @@ from mssp.planning.setting import Setting
 from mssp.replicas import Schedule
 from mssp.store.runs import Store
 from mssp.sweep import grids
-from mssp.sweep.evaluation import Evaluator, study_name
+from mssp.sweep.evaluation import KIND, Evaluator
 from mssp.sweep.execution import Job, Local
 from mssp.sweep.search import Procedure, Scores, tune
 from mssp.sweep.trial import Trial
@@ -117,7 +117,7 @@ def test_scores_are_means_over_seeds_and_known_ones_are_not_run_again(tmp_path: 
         scores = evaluate("first", trials)
         each = [evaluate.per_seed("again", trial, (0, 1)) for trial in trials]
         assert list(scores.values()) == [pytest.approx(sum(values) / 2) for values in each]
-        study = store.open_study(study_name(evaluate.job))
+        study = store.open_study(evaluate.job.study_name(KIND))
         assert study.counts()["done"] == 4
         assert study.curves(trials[0].key) == {}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from mssp.ladders.mlp import MLPLadder, family
 from mssp.ladders.tuned import Tuned, multipliers_for
 from mssp.planning import printing
 from mssp.planning.plans import plan
-from mssp.planning.recipe import PlanWarning
+from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.setting import II, MSSP, MUP, SGD, Scheme, Setting
 from mssp.planning.shape import Shape
 
@@ -189,8 +188,7 @@ def _hugging_face(path: Path, stages: Stages) -> None:
     settings = {"family": _FAMILY, "base": _SMALL, "target": _LARGE, "updates": _UPDATES}
 
     def make(display: Progress) -> dict[str, Any]:
-        with warnings.catch_warnings():  # the file of the plan holds its warnings
-            warnings.simplefilter("ignore", PlanWarning)
+        with without_plan_warnings():  # the file of the plan holds its warnings
             return _apply_to_hugging_face(display)
 
     _make_unless_kept(path, settings, stages, "a plan applied to a Hugging Face model", _UPDATES, make)

@@ -6,7 +6,6 @@ import copy
 import gc
 import json
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,7 +18,7 @@ from mssp.hf.config_plans import with_notes
 from mssp.planning import printing
 from mssp.planning.configs import FAMILY, read_config
 from mssp.planning.plans import Plan, plan
-from mssp.planning.recipe import PlanWarning, Recipe
+from mssp.planning.recipe import Recipe, without_plan_warnings
 from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
@@ -114,8 +113,7 @@ class PlanCommand:
         if self.by_name and not (self.json and self.target_config):
             raise ValueError("--by-name goes with --json and --target-config: tables are by name where they can be")
         read: Reader = cache(read_config)  # reads each file once
-        with warnings.catch_warnings(), _no_garbage_collection():
-            warnings.simplefilter("ignore", PlanWarning)  # printed below, without a line of source code
+        with without_plan_warnings(), _no_garbage_collection():  # printed below, without a line of source code
             target_plan = self._planned(read) if self.extend is None else self._extended(self.extend, read)
             named = None if self.json and not self.by_name else self._by_name(target_plan, read)
             target_plan = target_plan if named is None else named.plan

@@ -80,7 +80,7 @@ class TuneCommand(RunFlags):
 
     def run(self) -> int:
         from mssp.store.table import export
-        from mssp.sweep.evaluation import Evaluator, study_name
+        from mssp.sweep.evaluation import KIND, Evaluator
         from mssp.sweep.search import tune
         from mssp.sweep.search_text import Summary
 
@@ -96,7 +96,7 @@ class TuneCommand(RunFlags):
                 found = tune(start, procedure, evaluate)
                 scores = evaluate.per_seed("confirming", found.best, new_seeds) if new_seeds else []
             if self.export is not None:
-                export(store.open_study(study_name(job)), self.export)
+                export(store.open_study(job.study_name(KIND)), self.export)
         if math.isinf(found.score):
             raise ValueError(f"all {len(found.tried)} runs diverged: start from a smaller --lr, or other --multipliers")
         self._write(found.best.plan(job.ladder(found.best)))

@@ -26,7 +26,7 @@ from mssp.planning.arguments import ALL, WEIGHT_ROLES
 from mssp.planning.growth import infer, outside_theory
 from mssp.planning.parameter import Dims, ParamInfo, check_fits, own_dims, with_fans
 from mssp.planning.power import Factor, Power
-from mssp.planning.recipe import PlanWarning, Recipe
+from mssp.planning.recipe import PlanWarning, Recipe, without_plan_warnings
 from mssp.planning.rules import BIASES, GAINS, ROLES, Rule
 from mssp.planning.setting import (
     ADAMW,
@@ -397,6 +397,5 @@ def _sides(info: ParamInfo) -> tuple[Any, ...]:
 
 
 def _from_settings(settings: Mapping[str, Any]) -> Plan:
-    with warnings.catch_warnings():  # the warnings were raised when the plan was made
-        warnings.simplefilter("ignore", PlanWarning)
+    with without_plan_warnings():  # the warnings were raised when the plan was made
         return plan(**settings)

@@ -51,7 +51,7 @@ class Evaluator:
         ranked = sorted(trials, key=lambda trial: first_scores[trial.key], reverse=True)
         promising = {trial.key for trial in ranked[: -(-len(trials) // _PROMISING_DIVISOR)]}
         # Trials that were trained to the end before cost nothing, so they are chosen too.
-        study = self.store.study(study_name(self.job), self.job.settings)
+        study = self.store.study(self.job.study_name(KIND), self.job.settings)
         finished = {run.key for run in study.runs() if run.status in ("done", "diverged")}
         chosen = [
             trial
@@ -88,7 +88,3 @@ class Evaluator:
 
 def _with_seeds(trial: Trial, seeds: Sequence[int]) -> list[Trial]:
     return [replace(trial, seed=seed) for seed in seeds]
-
-
-def study_name(job: Job) -> str:
-    return f"{KIND} {job.text}"

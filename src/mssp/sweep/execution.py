@@ -69,6 +69,10 @@ class Job:
         held_out = f", {self.schedule.validation} held out" if self.schedule.validation else ""
         return f"{self.data.name}, {self.schedule.steps} steps of {self.schedule.batch}{held_out}, {self.precision}"
 
+    def study_name(self, kind: str) -> str:
+        """The name of its study in a store, whose first word says which command made it."""
+        return f"{kind} {self.text}"
+
     @property
     def settings(self) -> dict[str, Any]:
         """What all runs of one study must have in common: data, length, batch, validation and precision."""
@@ -189,7 +193,7 @@ def carry_out(store: Store, backend: Backend, job: Job, watcher: Watcher, trials
         kind: the first word of the study's name.
     """
     chunks = backend.chunks(trials, job)
-    study = store.study(f"{kind} {job.text}", job.settings)
+    study = store.study(job.study_name(kind), job.settings)
     study.add(chunks)
     backend.run(study, job, watcher, trials)
     return study
