@@ -93,3 +93,40 @@ class TestMegatron(OurHost):
 
 class TestNanoGPT(OurHost):
     host, name, parameters = nanogpt, "nanogpt", parameters("nanogpt")
+
+
+class WithAnotherRate(TestNanoGPT):
+    """Its loop forgets the factor of one role."""
+
+    __test__ = False
+
+    def groups(self, exported: SimpleNamespace, shapes: Mapping[str, tuple[int, ...]]) -> Numbers:
+        numbers = dict(super().groups(exported, shapes))
+        lr, eps, decay = numbers["transformer.h.3.mlp.router.w_g.weight"]
+        return numbers | {"transformer.h.3.mlp.router.w_g.weight": (2 * lr, eps, decay)}
+
+
+class ThatForgetsAParameter(TestNanoGPT):
+    __test__ = False
+
+    def groups(self, exported: SimpleNamespace, shapes: Mapping[str, tuple[int, ...]]) -> Numbers:
+        numbers = super().groups(exported, shapes)
+        return {name: each for name, each in numbers.items() if name != "lm_head.weight"}
+
+
+class ThatStartsGainsAtZero(TestNanoGPT):
+    __test__ = False
+
+    def start(self, exported: SimpleNamespace, name: str, shape: tuple[int, ...]) -> tuple[str, float]:
+        return ("zeros", 0.0) if "ln_" in name else super().start(exported, name, shape)
+
+
+@pytest.mark.parametrize("host", [WithAnotherRate, ThatForgetsAParameter])
+def test_wrong_numbers_are_found(host: type[TestNanoGPT]) -> None:
+    with pytest.raises(AssertionError):
+        host().test_every_parameter_gets_the_numbers_of_the_plan()
+
+
+def test_a_wrong_start_is_found() -> None:
+    with pytest.raises(AssertionError):
+        ThatStartsGainsAtZero().test_every_parameter_starts_as_the_plan_says()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ import pytest
 
 from mssp.hosts.registry import HOSTS, export
 from mssp.planning.plans import Plan, plan
-from mssp.planning.recipe import PlanWarning
+from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.rules import GAINS, ROLES
 from mssp.planning.setting import OPTIMIZERS, Optimizer
 from mssp.planning.shape import Shape
@@ -22,7 +22,7 @@ Numbers: TypeAlias = "Mapping[str, tuple[float, float | None, float]]"
 UNHEARD = "layers.0.unheard_of.weight"
 
 
-class HostContract:
+class HostContract(ABC):
     """A host of exports: inherit it, and say what is below.
 
     Attributes:
@@ -37,12 +37,12 @@ class HostContract:
     target = Shape(width=2048, expert_width=1024, experts=64, active=32, depth=16)
     base = Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
 
+    @abstractmethod
     def groups(self, exported: SimpleNamespace, shapes: Mapping[str, tuple[int, ...]]) -> Numbers:
         """The numbers that the host's own code gives to parameters of these names and shapes.
 
         A name that no pattern finds is refused with a ValueError, or is not among them.
         """
-        raise NotImplementedError
 
     def start(self, exported: SimpleNamespace, name: str, shape: tuple[int, ...]) -> tuple[str, float]:
         """How a parameter starts, and its standard deviation; here as files have it that ``hosts/writing.py`` wrote."""
@@ -61,8 +61,7 @@ class HostContract:
 
     def _plan(self, optimizer: Optimizer, **options: Any) -> Plan:
         decay: dict[str, Any] = {"weight_decay": 0.1} if optimizer.decays else {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlanWarning)
+        with without_plan_warnings():
             return plan(self.target, self.base, optimizer=optimizer.name, lr=4e-3, **decay, **options)
 
     @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ import torch
 from mssp.ladders.ladder import Ladder
 from mssp.planning.growth import infer
 from mssp.planning.plans import Plan, plan
-from mssp.planning.recipe import PlanWarning
+from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.setting import MUPS_OWN, SGD, Regime
 from mssp.planning.shape import Shape
 from mssp.replicas.lockstep import Lockstep
@@ -21,7 +21,7 @@ from mssp.replicas.program import Replica
 from mssp.replicas.training import Schedule
 
 
-class LadderContract:
+class LadderContract(ABC):
     """A ladder: inherit it, and say what is below.
 
     Attributes:
@@ -34,12 +34,12 @@ class LadderContract:
     widths: Sequence[int]
     no_width: int | None = None
 
+    @abstractmethod
     def ladder(self) -> Ladder:
-        raise NotImplementedError
+        """A new one, each time."""
 
     def _plan(self, shape: Shape) -> Plan:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlanWarning)
+        with without_plan_warnings():
             return plan(shape, regime=self.regime.name, optimizer=SGD.name, readout=MUPS_OWN, lr=0.01)
 
     def test_widths_name_shapes_that_grow_as_the_regime_says(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import pytest
@@ -17,7 +18,7 @@ SEEDS = (0, 1)
 STEPS = 6
 
 
-class ProgramContract:
+class ProgramContract(ABC):
     """A program of replicas: inherit it, and say what is below.
 
     Attributes:
@@ -28,21 +29,21 @@ class ProgramContract:
     measured = True
     rtol = 1e-5
 
+    @abstractmethod
     def program(self) -> Program:
         """A new one, each time."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plans(self) -> Sequence[Plan]:
         """At least two plans that go with the program, with learning rates at which it trains."""
-        raise NotImplementedError
 
+    @abstractmethod
     def foreign_plan(self) -> Plan | None:
         """A plan for a model of another shape; None where the program cannot know its own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def batch(self, seed: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of several examples, as one model takes them."""
-        raise NotImplementedError
 
     def _replicas(self) -> list[Replica]:
         """Seeds in groups that follow one another, so that some share their batches and their initial weights."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from mssp.planning import setting as settings_module
 from mssp.planning.plans import Plan, plan
-from mssp.planning.recipe import PlanWarning
+from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.rules import BIASES, GAINS, ROLES
 from mssp.planning.setting import SCHEMES, Optimizer, Scheme, Setting
 from mssp.planning.shape import Shape
@@ -37,13 +36,11 @@ class _RulesContract:
         tuned: dict[str, Any] = {"lr": LR}
         tuned |= {"eps": EPS} if optimizer.default_eps is not None else {}
         tuned |= {"weight_decay": DECAY} if optimizer.decays else {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlanWarning)
+        with without_plan_warnings():
             return plan(target, base, **setting.words(), **{**tuned, **options})
 
     def _extended(self, carried: Plan, target: Shape) -> Plan:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlanWarning)
+        with without_plan_warnings():
             return carried.extend(target)
 
     def test_every_role_has_a_rule(self) -> None:
