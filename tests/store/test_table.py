@@ -135,8 +135,8 @@ def test_what_cannot_be_exported(study: Study, tmp_path: Path, monkeypatch: pyte
     for name, message in (
         ("runs.xlsx", r"cannot export to runs.xlsx: the suffix must be one of .csv, .json, .jsonl, .parquet"),
         ("runs", "the suffix must be one of"),
-        ("nowhere/runs.csv", "nowhere/runs.csv: No such file or directory; choose another path"),
-        ("folder.csv", "folder.csv: Is a directory; choose another path"),
+        ("nowhere/runs.csv", "nowhere/runs.csv cannot be written: there is no folder .*nowhere"),
+        ("folder.csv", "folder.csv is a folder: a file is needed"),
     ):
         with pytest.raises(ValueError, match=message):
             export(study, tmp_path / name)

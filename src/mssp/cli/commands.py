@@ -1,15 +1,18 @@
 """The command line: one dataclass per command, and one line of text for every mistake of a user.
 
 A command is a dataclass whose fields are its flags and whose ``run`` returns the exit code: 0 for success, 1 for a
-failed verdict, 2 for input that makes no sense.
+failed verdict. :func:`main` adds 2 for what the user can mend, 3 for a mistake of the library, and 130 for Ctrl-C.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
+import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any, Union
 
@@ -21,6 +24,7 @@ from mssp.cli.check import CheckCommand
 from mssp.cli.demo import DemoCommand
 from mssp.cli.dispatch import DispatchCommand
 from mssp.cli.dmft import DmftCommand
+from mssp.cli.encoding import any_encoding
 from mssp.cli.explain import ExplainCommand
 from mssp.cli.export import ExportCommand
 from mssp.cli.plan import PlanCommand
@@ -42,23 +46,37 @@ COMMANDS = {
     "dispatch": (DispatchCommand, "which way of computing experts is the fastest here"),
 }
 _CONFIG = (tyro.conf.FlagCreatePairsOff,)
+_REPORT_IT = "This is a mistake of mssp, not yours: please report it with the lines above and your command"
 _DESCRIPTION = "Scale Mixture-of-Experts models without re-tuning them. Start with mssp demo."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    with contextlib.nullcontext() if sys.stdout is not None else open(os.devnull, "w") as nowhere:
+        sys.stdout = sys.stdout or nowhere  # closed by the caller, who wants no output
+        with any_encoding():
+            return _run(sys.argv[1:] if arguments is None else arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
-        command = _parse(sys.argv[1:] if arguments is None else arguments)
+        command = _parse(arguments)
         flags.check(command)
-        return int(command.run())
+        code = int(command.run())
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130  # the exit code that shells give to Ctrl-C
-    except BrokenPipeError:  # the output went to a program that has ended, such as head: nothing more can be printed
-        sys.stdout = None
-        return 0
     except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        if error.errno == errno.EPIPE and not error.filename:
+            sys.stdout = None  # it went to a program that has ended, such as head: nothing more can be printed
+            return 0
+        return _complain(f"{error.filename or 'the output'}: {error.strerror}" if error.errno else str(error))
     except ValueError as error:
         return _complain(str(error))
+    except Exception as error:
+        traceback.print_exc()
+        print(f"mssp: internal error: {type(error).__name__}. {_REPORT_IT}", file=sys.stderr)
+        return 3
 
 
 def _complain(message: str) -> int:

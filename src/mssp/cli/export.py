@@ -40,7 +40,7 @@ class ExportCommand:
     plan: flags.MaybePlan = None
     """the plan file, as `mssp plan --json` writes it"""
     output: Annotated[flags.MaybeTarget, tyro.conf.arg(aliases=["-o"])] = None
-    """the file to write; printed if left out"""
+    """the file to write; printed if left out, or -"""
     qk_norm: flags.MaybeQkNorm = None
     """for olmo-core: norms of queries and keys over the full width (full, the default) or one head (head)"""
     target: HostSizes = field(default_factory=HostSizes)

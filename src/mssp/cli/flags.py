@@ -19,6 +19,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from mssp import _constraints
 from mssp._constraints import Constraint, UnfitError, at_least, one_of, positive_int, several
 from mssp._environment import device_name
+from mssp._files import is_stream, why_not_writable
 from mssp.data.names import dataset_maker
 from mssp.hosts import HOSTS
 from mssp.hosts.olmo_core import QK_NORMS
@@ -78,17 +79,35 @@ _QUIET = arg(help_behavior_hint="")  # help texts say what the default is, so ty
 # -- what flags must be: constraints that arguments of functions do not have -------------------------------------------
 
 
+def _in_utf8(value: Any) -> str:
+    """A text that came in UTF-8. Results name the files that they are made of, and are written in UTF-8."""
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        raise UnfitError("a name in UTF-8", value) from None
+    return str(value)
+
+
 def _path(what: str, fits: Callable[[Path], bool]) -> Constraint[Path]:
     def take(value: Any) -> Path:
-        if not str(value) or not fits(Path(value)):
+        if not _in_utf8(value) or not fits(Path(value)):
             raise UnfitError
         return Path(value)
 
     return Constraint(what, take)
 
 
-def _writable(path: Path) -> bool:
+def _in_a_folder(path: Path) -> bool:
     return path.name != "" and not path.is_dir() and path.absolute().parent.is_dir()
+
+
+def _writable(path: Path) -> bool:
+    """Whether a path is a file's in a folder that is there. What may not be written all the same is refused by name."""
+    if not _in_a_folder(path):
+        return False
+    if reason := why_not_writable(path):
+        raise ValueError(f"{path} {reason}")
+    return True
 
 
 def _that_ends_in(suffixes: tuple[str, ...], module: str) -> Constraint[Path]:
@@ -96,6 +115,8 @@ def _that_ends_in(suffixes: tuple[str, ...], module: str) -> Constraint[Path]:
 
     def take(value: Any) -> Path:
         path = _to_write.take(value)
+        if len(suffixes) == 1 and is_stream(path):
+            return path  # a pipe has no suffix, and there is one format
         if path.suffix.lower() not in suffixes:
             raise UnfitError
         import_module(module).check_target(path)
@@ -106,6 +127,8 @@ def _that_ends_in(suffixes: tuple[str, ...], module: str) -> Constraint[Path]:
 
 
 _to_write = _path("a file to write in a folder that is there", _writable)
+_to_keep = _path("a file in a folder that is there", lambda path: _in_a_folder(path) and not is_stream(path))
+_to_update = _path("a file to write in a folder that is there", lambda path: _writable(path) and not is_stream(path))
 _to_read = _path("a file that is there", Path.is_file)
 _config = _path("a config.json that is there, or its folder", Path.exists)
 _folder = _path(
@@ -172,9 +195,9 @@ _regime = one_of(REGIMES)
 _by_regime = _mapped("widths by regime, as III=1024", _regime.take, None, positive_int)
 _scheme, _optimizer, _readout = one_of(SCHEMES), one_of(OPTIMIZERS), one_of(READOUTS)
 # A flag holds the name of a dataset; that the name is known has been checked.
-_data = Constraint(dataset_maker.what, lambda value: (dataset_maker.take(value), str(value))[1])
+_data = Constraint(dataset_maker.what, lambda value: (dataset_maker.take(_in_utf8(value)), str(value))[1])
 _metric = one_of(metrics.METRICS)
-_text = _constraints.kind_of(str, what="a text")
+_text = Constraint("a text", lambda value: _in_utf8(_constraints.kind_of(str).take(value)))
 
 
 # -- kinds of flags ----------------------------------------------------------------------------------------------------
@@ -228,7 +251,8 @@ ByRoleOnly = Annotated[Mapping[str, float], _repeated_words("ROLE=X"), _by_role_
 ByRegime = Annotated[Mapping[setting.Regime, int], _repeated_words("REGIME=X"), _by_regime, _QUIET]
 
 Target = Annotated[Path, _FILE, _to_write, _QUIET]
-Table = Annotated[Path, Positional, _word("PATH"), _to_write]
+Kept = Annotated[Path, _FILE, _to_keep, _QUIET]
+Table = Annotated[Path, Positional, _word("PATH"), _to_update]
 MaybeTarget = Annotated[Path | None, _FILE, _to_write, _QUIET]
 Folder = Annotated[Path, _word("DIR"), _folder, _QUIET]
 MaybeFolder = Annotated[Path | None, _word("DIR"), _folder, _QUIET]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from mssp._files import write_whole
+from mssp._files import goes_to_standard_output, write_whole
 from mssp.cli import flags, progress
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class ReportCommand:
     files: flags.Files = ()
     """run stores and JSON files"""
     output: Annotated[flags.Page, tyro.conf.arg(aliases=["-o"], help_behavior_hint="")] = Path("report.html")
-    """the page to write (default report.html)"""
+    """the page to write (default report.html), or - for the standard output"""
     title: flags.MaybeText = None
     """of the page (default: the names of the files)"""
     metric: flags.MaybeMetric = None
@@ -49,9 +50,10 @@ class ReportCommand:
         contents = read(self.files, self.metric)
         title = self.title or f"Report of {', '.join(contents.sources)}"
         write_whole(self.output, report(contents, title))
-        print(f"report in {self.output}")
+        messages = sys.stderr if goes_to_standard_output(self.output) else sys.stdout
+        print(f"report in {self.output}", file=messages)
         if self.figures is not None:
-            print(f"{_write_figures(contents, self.figures)} figures in {self.figures}")
+            print(f"{_write_figures(contents, self.figures)} figures in {self.figures}", file=messages)
         return 0
 
 

@@ -40,7 +40,7 @@ class RunFlags:
     """experts per input where there are eight, growing with their number (default: all)"""
     readout: flags.Readout = ZERO
     """how the readout starts: zero (default), mup (std 1/N) or scheme"""
-    store: flags.Target = Path("runs.sqlite")
+    store: flags.Kept = Path("runs.sqlite")
     """where runs are kept: a killed command goes on from there (default runs.sqlite)"""
     device: flags.Device = "auto"
     """auto (a GPU if there is one), cpu, cuda or cuda:1"""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mssp._files import write_whole
+from mssp._files import goes_to_standard_output, write_whole
 from mssp.cli import flags, progress
 from mssp.cli.training import RunFlags, multipliers
 from mssp.ladders.mlp import family
@@ -76,7 +78,7 @@ class TuneCommand(RunFlags):
     search_seed: flags.Count = 0
     """seed of what is random in the search itself (default 0)"""
     output: flags.Target = Path("tuned.json")
-    """the plan file to write (default tuned.json)"""
+    """the plan file to write (default tuned.json), or - for the standard output"""
 
     def run(self) -> int:
         from mssp.store.table import export
@@ -84,10 +86,14 @@ class TuneCommand(RunFlags):
         from mssp.sweep.search import tune
         from mssp.sweep.search_text import Summary
 
+        if self.json and goes_to_standard_output(self.output):
+            raise ValueError(f"--json and --output {self.output} would print two documents: leave out one of them")
         contender, procedure = self._contender(), self._procedure()
+        procedure.check_runs(self.seeds, self.confirm)
         backend = self.runner()
         job = self.job(self.metric, keep_curves=False)
         start = self._start(contender, job.data.name)
+        procedure.check_values(start)
         backend.chunks([start], job)  # refuses a trial that cannot be run, before a store is made
         seeds, new_seeds = range(self.seeds), range(self.seeds, self.seeds + self.confirm)
         with self.opened() as store:
@@ -101,7 +107,8 @@ class TuneCommand(RunFlags):
             raise ValueError(f"all {len(found.tried)} runs diverged: start from a smaller --lr, or other --multipliers")
         self._write(found.best.plan(job.ladder(found.best)))
         sign = 1 if self.metric.higher_is_better else -1
-        self._show(Summary(found, self.metric, [sign * score for score in scores]))
+        with redirect_stdout(sys.stderr) if goes_to_standard_output(self.output) else nullcontext():
+            self._show(Summary(found, self.metric, [sign * score for score in scores]))
         return 0
 
     def _write(self, plan: Plan) -> None:

@@ -107,7 +107,7 @@ def _kind(cells: Sequence[Parameter]) -> type[str | int | float | bool] | None:
 
 
 def _write_csv(path: Path, columns: Sequence[Column]) -> None:
-    with path.open("x", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(column.name for column in columns)
         for row in zip(*(column.cells for column in columns), strict=True):
