@@ -27,6 +27,8 @@ from mssp.planning.shape import Shape
 if TYPE_CHECKING:
     from mssp.report.contents import Contents, Sweep
     from mssp.report.findings import Finding
+    from mssp.sweep.execution import Job
+    from mssp.sweep.transfer import LearningRates
 
 _LEAST_WIDTHS = 2  # a model grows from one width to another
 _DATA, _REGIME, _OPTIMIZER, _SCHEMES = "spectra", II, SGD, (MUP, MSSP)
@@ -67,6 +69,7 @@ class DemoCommand:
             family(_REGIME, width)  # refuses a width that no member has
         if len(set(self.widths)) < _LEAST_WIDTHS:
             raise ValueError(f"--widths must be {_LEAST_WIDTHS} or more different ones, got {len(set(self.widths))}")
+        self._refuse_what_does_not_fit()
         self.folder.mkdir(exist_ok=True)
         check_target(self.folder / "report.html")  # refuses before minutes of work what cannot be written after them
         try:
@@ -107,6 +110,16 @@ class DemoCommand:
         progress.show_lines(lines, emphasised=[lines[0]])
         return 0
 
+    def _refuse_what_does_not_fit(self) -> None:
+        """Refuse more runs, examples or memory than there are, before the folder is made."""
+        from mssp.coordcheck.ladder_runs import LadderSizes, check_memory_of
+
+        _rates().check_runs(len(_SCHEMES) * len(self.widths), self.seeds)
+        job = self._job()
+        job.check()
+        runs = LadderSizes(self.widths).programs(_setting(MSSP), _tuned(MSSP), MLPLadder, job.data)
+        check_memory_of(runs, _CHECK_SEEDS, _CHECK_BATCH, pick_device("cpu"))
+
     # -- stages --------------------------------------------------------------------------------------------------------
 
     def _check(self, path: Path, scheme: Scheme, stages: Stages) -> None:
@@ -133,16 +146,14 @@ class DemoCommand:
         _make_unless_kept(path, settings, stages, title, len(self.widths) * _CHECK_STEPS, make)
 
     def _sweep(self, path: Path, stages: Stages) -> Sweep:
-        from mssp.data import load
-        from mssp.replicas import Schedule
         from mssp.report.contents import sweep_of
         from mssp.store.runs import Store
-        from mssp.sweep.execution import Job, Local, carry_out
-        from mssp.sweep.transfer import Contender, LearningRates, trials
+        from mssp.sweep.execution import Local, carry_out
+        from mssp.sweep.transfer import Contender, trials
 
-        job = Job(load(_DATA), Schedule(self.steps, _BATCH, validation=_VALIDATION), MLPLadder)
+        job = self._job()
         contenders = {Contender(_setting(scheme)): _tuned(scheme) for scheme in _SCHEMES}
-        planned = trials(contenders, {_REGIME: list(self.widths)}, self.seeds, LearningRates(*_RATES))
+        planned = trials(contenders, {_REGIME: list(self.widths)}, self.seeds, _rates())
         title = f"sweep: {len(planned)} models over learning rates and widths"
         backend = Local(pick_device("cpu"))
         device = device_text("cpu")
@@ -150,6 +161,19 @@ class DemoCommand:
             study = carry_out(store, backend, job, display, planned, "sweep")
             keys = {trial.key for trial in planned}
             return sweep_of(job.text, _DATA, [run for run in study.runs() if run.key in keys])
+
+    def _job(self) -> Job:
+        from mssp.data import load
+        from mssp.replicas import Schedule
+        from mssp.sweep.execution import Job
+
+        return Job(load(_DATA), Schedule(self.steps, _BATCH, validation=_VALIDATION), MLPLadder)
+
+
+def _rates() -> LearningRates:
+    from mssp.sweep.transfer import LearningRates
+
+    return LearningRates(*_RATES)
 
 
 def _setting(scheme: Scheme) -> Setting:

@@ -78,13 +78,11 @@ class DmftCommand:
 
     def run(self) -> int:
         from mssp.dmft import compare, solve
-        from mssp.dmft.comparison import network_counts
+        from mssp.dmft.comparison import check_networks
 
-        experiment = self._experiment()
-        widths = network_counts(self.compare, self.seeds) if self.compare else {}
-        for width in widths:
-            experiment.shape(width)  # refuses a width at which another size is no whole number
-        device = pick_device(self.device)
+        experiment, device, widths = self._experiment(), pick_device(self.device), sorted(set(self.compare))
+        if widths:
+            check_networks(experiment, widths, self.seeds, device)
         with progress.Progress("solving", self.solves, "solutions") as display:
             solution = solve(
                 experiment,
@@ -97,7 +95,7 @@ class DmftCommand:
         comparison = None
         if widths:
             with progress.Progress("training networks", len(widths), "widths") as display:
-                comparison = compare(solution, list(widths), seeds=self.seeds, device=device, on_width=display.advance)
+                comparison = compare(solution, widths, seeds=self.seeds, device=device, on_width=display.advance)
         return self._show(solution, comparison)
 
     def _experiment(self) -> Experiment:

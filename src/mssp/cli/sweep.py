@@ -59,11 +59,12 @@ class SweepCommand(RunFlags):
         from mssp.sweep.transfer import LearningRates, transfers, trials
 
         flags.refuse_both(self, "json", "markdown")
-        widths = self._widths()
+        widths, rates = self._widths(), LearningRates(self.lr_points, self.lr_ratio, self.lrs)
+        rates.check_runs(len({*self.scheme}) * len({*self.optimizer}) * sum(map(len, widths.values())), self.seeds)
         backend = self.runner()
         job = self.job(self.metric, keep_curves=True)
         contenders = self._contenders(job.data.name)
-        planned = trials(contenders, widths, self.seeds, LearningRates(self.lr_points, self.lr_ratio, self.lrs))
+        planned = trials(contenders, widths, self.seeds, rates)
         backend.chunks(planned, job)  # refuses trials that cannot be run, before a store is made
         with self.opened() as store:
             with progress.Progress("training", metric=self.metric) as display:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from mssp.coordcheck.minimal_moe import for_open_questions
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Series
@@ -16,6 +18,7 @@ from mssp.planning.setting import Optimizer, Setting
 from mssp.replicas import Feed, Replica, Schedule
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.program import Program
+from mssp.replicas.training import bytes_per_replica, check_memory
 from mssp.replicas.watching import Measured, watch
 from mssp.theory.expected import Theory
 
@@ -89,8 +92,17 @@ def check_runs(
         rules: the plans to judge by, if they are not those of the programs, in an experiment that breaks a rule.
         prepare: called with the replicas of each size before they train; it may change what the plan set.
     """
+    check_memory_of(programs, len(seeds), batch, feed.device)
     series = measured(programs, feed, Schedule(steps, batch), seeds, prepare=prepare, on_step=on_step)
     return Check.of(series, theory_of(rules or {size: program.plan for size, program in programs.items()}))
+
+
+def check_memory_of(programs: Mapping[int, PlannedProgram], seeds: int, batch: int, device: torch.device) -> None:
+    """Refuse sizes whose models do not fit on a device, where all seeds of one size train together."""
+    for size, planned_program in programs.items():
+        program, optimizer = planned_program.program, planned_program.plan.setting.optimizer
+        each = bytes_per_replica(program, optimizer, batch, device)
+        check_memory(f"size {size} with {seeds} seeds (--seeds), which train together,", seeds * each, device)
 
 
 def theory_of(plans: Mapping[int, Plan]) -> Theory:

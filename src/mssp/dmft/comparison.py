@@ -27,10 +27,12 @@ from mssp.planning.setting import II
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.program import Replica
-from mssp.replicas.training import bytes_per_replica, even_parts, replicas_that_fit
+from mssp.replicas.training import bytes_per_replica, check_memory, even_parts, replicas_that_fit
 
 # Memory of networks that train together. It is the same on every machine, so that results agree to the last digit.
 _BYTES_AT_ONCE = {"cpu": 2 << 30, "cuda": 24 << 30}
+
+_KEPT_KERNELS = 3  # of a network, over all pairs of rows: Φ¹, Φ³ and G¹
 
 
 def trained(experiment: Experiment, width: int, seeds: Sequence[int], device: torch.device) -> list[Observables]:
@@ -184,12 +186,25 @@ def compare(
         on_width: called after each width.
     """
     device = torch.device(device)
+    check_networks(solution.experiment, widths, seeds, device)
     observables = {}
     for width, count in network_counts(widths, seeds).items():
         observables[width] = trained(solution.experiment, width, range(count), device)
         if on_width is not None:
             on_width()
     return compared(solution, observables)
+
+
+def check_networks(experiment: Experiment, widths: Sequence[int], seeds: int, device: torch.device) -> None:
+    """Refuse networks that do not fit on a device, and more of them than there is memory for their observables."""
+    counts = network_counts(widths, seeds)
+    for width in counts:
+        program, optimizer = MLPProgram(experiment.config(width)), experiment.plan.setting.optimizer
+        examples = len(experiment.all_inputs)
+        replicas_that_fit(program, optimizer, examples, device, what=f"one network of width {width} (--compare)")
+    rows, networks = len(experiment.all_inputs) * (experiment.steps + 1), sum(counts.values())
+    what = f"a comparison with {networks:,} networks (--compare, --seeds)"
+    check_memory(what, networks * _KEPT_KERNELS * 8 * rows**2, torch.device("cpu"))
 
 
 def network_counts(widths: Sequence[int], seeds: int) -> dict[int, int]:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from mssp._constraints import at_least, kind_of, mapping, one_of, optional, positive, positive_int, takes, whole
 from mssp.apply.random_numbers import normals
 from mssp.dmft.constants import SCALES, constants
 from mssp.dmft.experiment import Experiment
+from mssp.dmft.kernels import bytes_of_kernels
 from mssp.dmft.observables import Array
 from mssp.nn.activations import ACTIVATIONS
 from mssp.nn.router import GATES
@@ -33,6 +35,7 @@ from mssp.planning.setting import (
     scheme_named,
 )
 from mssp.planning.shape import Shape
+from mssp.replicas.training import check_memory
 
 DIMENSION = 8  # of the inputs
 LR = 0.4
@@ -123,7 +126,10 @@ def on_random_inputs(
     seed: int = 0,
 ) -> Experiment:
     """The family of a plan, trained on random inputs of length √D with targets around +1 and −1 in turn."""
-    dimension = plan.target.inputs or 1
+    dimension, rows = plan.target.inputs or 1, (inputs + test_inputs) * (steps + 1)
+    # Asked for here, because drawing the inputs of a hopeless experiment takes minutes.
+    needed = 8 * (inputs + test_inputs) * dimension + bytes_of_kernels(rows)
+    check_memory(f"a limit for {rows:,} pairs of an input and a time (--inputs, --steps)", needed, torch.device("cpu"))
     if dimension == 1 and inputs > 1:
         raise ValueError("the plan has inputs of one number, which are all alike: plan it with more (--target.inputs)")
     x = _inputs(positive_int("inputs", inputs), dimension, seed, "inputs")

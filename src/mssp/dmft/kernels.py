@@ -9,6 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_MATRICES = 12  # kernels, responses and Cholesky factors of a solution, in the regime that has most of them
+
+
+def bytes_of_kernels(rows: int) -> int:
+    """An estimate of the memory of all matrices over pairs of rows in one solution."""
+    return 8 * _MATRICES * rows**2
+
 
 class Times:
     """The present time of a solution, and the rows that are past, present, or both."""

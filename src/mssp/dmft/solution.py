@@ -12,16 +12,19 @@ import torch
 from mssp._constraints import a_device, function, kind_of, optional, positive_int, takes, whole
 from mssp.dmft.constants import Constants, constants
 from mssp.dmft.experiment import Experiment
+from mssp.dmft.kernels import bytes_of_kernels
 from mssp.dmft.observables import MAIN, Averaged, Observables, averaged, relative
 from mssp.dmft.run import Samples
 from mssp.dmft.solver import Marched, march
 from mssp.planning.setting import II, III, ZERO, I
+from mssp.replicas.training import check_memory
 
 SAMPLES, SOLVES = 80_000, 6
 # In Regime III, where every expert has all units: the usual and the largest number of experts, and features per unit.
 _EXPERTS_IN_GRID, _MOST_EXPERTS, _FEATURES_PER_UNIT = 24, 256, 8
 _FEWEST_PER_ROW = 10  # samples for each pair of a time and an input, so that probes are orthogonal
 _LARGE_ERROR = 0.05  # relative to the result; larger errors are warned of
+_MOST_SOLVES = 10_000  # they take minutes at the least, and their error falls with the root of their number only
 _MEMORY = {"cpu": 4 << 30, "cuda": 32 << 30}  # bytes for one solution
 
 
@@ -98,6 +101,13 @@ def solve(
     budget = _MEMORY[device.type] if memory is None else memory
     parts = ceil(_bytes(_sizes(experiment, samples), experiment) / budget)
     sizes = _sizes(experiment, max(ceil(samples / parts), _FEWEST_PER_ROW * rows))
+    if solves * parts > _MOST_SOLVES:
+        raise ValueError(
+            f"{samples:,} samples (--samples), {solves:,} times (--solves), are {solves * parts:,} solutions of "
+            f"{budget / 2**30:.1f} GiB: at most {_MOST_SOLVES:,} are solved"
+        )
+    needed = _bytes(sizes, experiment) + bytes_of_kernels(rows)
+    check_memory(f"one solution for {rows:,} pairs of an input and a time (--inputs, --steps)", needed, device)
     draws: list[Marched] = []
     for index in range(solves * parts):
         # Solutions have seeds far apart, so that calls with neighbouring seeds have no solution in common.

@@ -37,6 +37,19 @@ from mssp.replicas.program import (
     stacked,
 )
 
+_MOST_NUMBERS = 2**50  # of a model: PyTorch counts no more bytes than 64 bits do
+_MOST_BLOCKS = 10_000  # each is described by itself, which takes a second for every thousand of them
+
+
+def _check_size(config: mlp.MLPConfig) -> None:
+    """Refuse a model that is too large to be described, before its parameters are."""
+    N, E, M = config.width, config.expert_width, config.experts
+    numbers = (config.inputs + config.outputs) * N + config.blocks * M * N * (1 + 2 * E)
+    if numbers > _MOST_NUMBERS:
+        raise ValueError(f"a model of {config.shape} needs {numbers / 2**28:.0e} GiB: no device has that much")
+    if config.blocks > _MOST_BLOCKS:
+        raise ValueError(f"a model of {config.shape} has {config.blocks:,} blocks: use {_MOST_BLOCKS:,} at most")
+
 
 @takes(config=kind_of(mlp.MLPConfig))
 class MLPProgram:
@@ -46,6 +59,7 @@ class MLPProgram:
 
     def __init__(self, config: mlp.MLPConfig) -> None:
         self.config = config
+        _check_size(config)
         with torch.device("meta"):  # only the description of its parameters is needed
             self._model = mlp.MLPMoE(config)
         described = described_parameters(self._model)

@@ -59,13 +59,24 @@ def bytes_per_replica(program: Program, optimizer: Optimizer, batch: int, device
     return floats * _FLOAT
 
 
-def replicas_that_fit(program: Program, optimizer: Optimizer, batch: int, device: torch.device) -> int:
+def replicas_that_fit(
+    program: Program, optimizer: Optimizer, batch: int, device: torch.device, *, what: str = "one replica"
+) -> int:
+    """How many replicas a device has room for. If there is none for a single one, ``what`` is refused."""
     needed = bytes_per_replica(program, optimizer, batch, device)
-    fitting = int(_MEMORY_SHARE * free_bytes(device) // needed)
-    if not fitting:
-        gib = needed / 2**30
-        raise ValueError(f"one replica needs {gib:.1f} GiB, and {device} has {free_bytes(device) / 2**30:.1f} free")
-    return fitting
+    check_memory(what, needed, device)
+    return int(_MEMORY_SHARE * free_bytes(device) // needed)
+
+
+def check_memory(what: str, needed: int, device: torch.device) -> None:
+    """Refuse what needs more memory than a device has free. Asked for at once, it would end in a killed process."""
+    free = free_bytes(device)
+    if needed > _MEMORY_SHARE * free:
+        raise ValueError(f"{what} needs {_in_gib(needed)} GiB, and {device} has {_in_gib(free)} free")
+
+
+def _in_gib(count: int) -> str:
+    return f"{count / 2**30:.1f}" if count < 2**60 else f"{count / 2**30:.0e}"
 
 
 def examples_that_fit(program: Program, replicas: int, device: torch.device) -> int:

@@ -117,7 +117,8 @@ def plan_chunks(trials: Sequence[Trial], job: Job, device: torch.device) -> list
         ladder = job.ladder(trial)
         program = ladder.program(trial.width)
         program.check(trial.plan(ladder))
-        fitting = replicas_that_fit(program, trial.setting.optimizer, job.schedule.batch, device)
+        what, batch = f"one replica of width {trial.width}", job.schedule.batch
+        fitting = replicas_that_fit(program, trial.setting.optimizer, batch, device, what=what)
         # Settings of one group differ in scheme and readout, which take no memory: each gives the group the same size.
         sizes[trial.group_key] = min(fitting, _MAX_CHUNK_SIZE[device.type])
     chunks = in_chunks(list(unique), sizes)

@@ -18,6 +18,7 @@ from mssp.sweep.trial import Trial
 INIT = "init"
 MULTIPLIERS = (INIT, *TUNED_ROLES)
 Point = Mapping[str, float]  # a value for each of MULTIPLIERS
+_FARTHEST = 100  # powers of ten from 1: a plan multiplies three such numbers, and floats end at 1e308
 
 
 def with_multipliers(trial: Trial, point: Point) -> Trial:
@@ -36,7 +37,23 @@ def levels(centre: float, points: int, ratio: float) -> list[float]:
     >>> levels(1.0, 5, 4.0)
     [0.0625, 0.25, 1.0, 4.0, 16.0]
     """
+    check_range("a grid", centre, (points - 1) / 2, ratio)
     return [centre * ratio ** (k - (points - 1) / 2) for k in range(points)]
+
+
+def check_range(what: str, centre: float, steps: float, ratio: float = 1.0) -> None:
+    """Refuse numbers ``steps`` factors of ``ratio`` to either side of a centre, if products of them could overflow.
+
+    >>> check_range("--lrs", 1e300, 0)
+    Traceback (most recent call last):
+        ...
+    ValueError: --lrs would reach 1e+300: numbers to search must lie from 1e-100 to 1e+100
+    """
+    middle, distance = math.log10(centre), steps * math.log10(ratio)
+    farthest = middle + math.copysign(distance, middle)
+    if abs(farthest) > _FARTHEST:
+        needed = f"numbers to search must lie from 1e-{_FARTHEST} to 1e+{_FARTHEST}"
+        raise ValueError(f"{what} would reach 1e{farthest:+.0f}: {needed}")
 
 
 def axes(centre: Point, points: int, ratio: float) -> dict[str, list[float]]:
@@ -52,7 +69,7 @@ def all_points(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
 def random_points(grid: Mapping[str, Sequence[float]], count: int, seed: int) -> list[dict[str, float]]:
     """``count`` different combinations at random; every combination if the grid has no more than ``count``."""
     sizes = [len(values) for values in grid.values()]
-    total = int(np.prod(sizes))
+    total = math.prod(sizes)
     chosen = np.random.default_rng(seed).choice(total, min(count, total), replace=False)
     indexes = np.stack(np.unravel_index(chosen, sizes), axis=1)
     return [

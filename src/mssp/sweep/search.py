@@ -26,8 +26,8 @@ from mssp._constraints import (
     takes,
 )
 from mssp.sweep import grids
-from mssp.sweep.grids import MULTIPLIERS, Point, point_of, with_multipliers
-from mssp.sweep.trial import Trial
+from mssp.sweep.grids import MULTIPLIERS, Point, check_range, point_of, with_multipliers
+from mssp.sweep.trial import Trial, check_runs
 
 METHODS = ("grid", "random", "optuna")
 _BATCH = 64  # points that the sampler suggests before it learns their scores
@@ -80,6 +80,37 @@ class Procedure:
         """The budget; where none was set, the number of runs of a broad and a fine grid."""
         return self.budget or self.broad_points ** len(MULTIPLIERS) + self.points ** len(MULTIPLIERS)
 
+    def check_runs(self, seeds: int = 1, confirming: int = 0) -> None:
+        """Refuse more runs than one search may have, if every grid that may follow another one does follow it."""
+        number = len(MULTIPLIERS)
+        if self.method == "grid":
+            points = self.broad_points**number + self.rounds * self.points**number
+            made_by = (
+                f"{self.broad_points}^{number} of the broad grid (--broad-points), "
+                f"{self.rounds} x {self.points}^{number} of fine grids (--rounds, --points)"
+            )
+        else:
+            points = self.runs
+            made_by = f"{self.runs:,} points (--budget; without it, as many as --points and --broad-points make)"
+        learning_rates = f"{self.lr_points} learning rates (--lr-points)"
+        times = f", each with {seeds} seeds (--seeds), and {confirming} to confirm (--confirm)"
+        check_runs((self.lr_points + points) * seeds + confirming, f"{learning_rates}, {made_by}{times}")
+
+    def check_values(self, start: Trial) -> None:
+        """Refuse grids around a start whose numbers floats would not hold, wherever the best points lie in them."""
+        lr_steps, fine_steps = (self.lr_points - 1) / 2, (self.points - 1) / 2 * self.rounds
+        check_range("the learning rates (--lr-points, --lr-ratio)", start.lr, lr_steps, self.lr_ratio)
+        check_range("the aggregation multiplier", start.aggregation_mult, 0)
+        for name, centre in point_of(start).items():
+            broad = (self.broad_points - 1) / 2 * math.log10(self.broad_ratio)
+            grids_of = f"the grids of {name} (--points, --ratio, --broad-points, --broad-ratio, --rounds)"
+            check_range(grids_of, centre, broad + fine_steps * math.log10(self.ratio), 10)
+        if self.method == "random" and (2 * self.reach + 1) ** len(MULTIPLIERS) >= 2**63:
+            raise ValueError(
+                f"a grid of steps of {self.ratio!r} (--ratio) over the range of the broad grid has too many points to "
+                "draw from: use a larger --ratio"
+            )
+
     @property
     def reach(self) -> int:
         """The distance from the centre to the farthest value of both grids, in steps of ``ratio``."""
@@ -108,6 +139,8 @@ class Found:
 @takes(start=kind_of(Trial), procedure=kind_of(Procedure), evaluate=function)
 def tune(start: Trial, procedure: Procedure, evaluate: Evaluate) -> Found:
     """Search from a trial at the width to tune at; ``evaluate`` trains trials and returns their scores."""
+    procedure.check_runs()
+    procedure.check_values(start)
     search = _Search(start, evaluate)
     rates = grids.levels(start.lr, procedure.lr_points, procedure.lr_ratio)
     # From the middle outwards: of equal scores the first counts, so the given rate stays best where nothing learns yet.

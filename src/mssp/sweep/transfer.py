@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, takewhile
 from statistics import fmean
@@ -38,8 +38,9 @@ from mssp._estimates import Estimate, mean_of, p_greater, slope_of
 from mssp.ladders.tuned import Tuned
 from mssp.planning.setting import Regime, Setting
 from mssp.store.runs import Run
+from mssp.sweep.grids import check_range
 from mssp.sweep.metrics import Metric
-from mssp.sweep.trial import Trial
+from mssp.sweep.trial import Trial, check_runs
 
 _SIGNIFICANCE = 0.05
 _NEGLIGIBLE_DRIFT = 0.1  # in doublings of the learning rate per doubling of the width
@@ -314,9 +315,28 @@ class LearningRates:
     given: tuple[float, ...] = ()
 
     def around(self, tuned: float) -> list[float]:
-        # There is one more rate above the tuned one than below: an optimum that drifts mostly drifts up.
-        below = (self.points - 1) // 2
+        self.check(tuned)
+        below = self._below
         return sorted(self.given) or [tuned * self.ratio**k for k in range(-below, self.points - below)]
+
+    def check(self, tuned: float) -> None:
+        """Refuse rates around a tuned one that floats do not hold, before any of them is computed."""
+        for lr in self.given:
+            check_range("learning rates (--lrs)", lr, 0)
+        if not self.given:
+            what = f"{self.points} learning rates a factor {self.ratio:g} apart (--lr-points, --lr-ratio)"
+            check_range(what, tuned, self.points - self._below - 1, self.ratio)
+
+    def check_runs(self, curves: int, seeds: int) -> None:
+        """Refuse more runs than one sweep may have, for so many pairs of a contender and a width."""
+        number, flag = (len(self.given), "--lrs") if self.given else (self.points, "--lr-points")
+        made_by = f"{curves} pairs of setting and width, {number} learning rates ({flag}), {seeds} seeds (--seeds)"
+        check_runs(curves * number * seeds, made_by)
+
+    @property
+    def _below(self) -> int:
+        """How many rates are below the tuned one. One more is above it: an optimum that drifts mostly drifts up."""
+        return (self.points - 1) // 2
 
 
 @takes(contenders=mapping, widths=mapping, seeds=positive_int, rates=kind_of(LearningRates))
@@ -327,14 +347,16 @@ def trials(
     for contender in contenders:
         if contender.setting.regime not in widths:
             raise ValueError(f"no widths were given for {contender}: its regime is {contender.setting.regime}")
-    return [
-        contender.trial(width, seed, lr).with_tuned(tuned)
-        for contender, tuned in contenders.items()
-        if contender.setting.regime is not None
-        for width in widths[contender.setting.regime]
-        for seed in range(seeds)
-        for lr in rates.around(tuned.lr)
-    ]
+    curves = sum(len(widths[contender.setting.regime]) for contender in contenders if contender.setting.regime)
+    rates.check_runs(curves, seeds)
+    planned = []
+    for contender, tuned in contenders.items():
+        assert contender.setting.regime is not None
+        lrs = rates.around(tuned.lr)
+        for width in widths[contender.setting.regime]:
+            first = contender.trial(width, 0, lrs[0]).with_tuned(tuned)
+            planned += [replace(first, seed=seed, lr=lr) for seed in range(seeds) for lr in lrs]
+    return planned
 
 
 @takes(runs=collection, metric=kind_of(Metric), swept=several(kind_of(Trial)))

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +18,22 @@ from mssp.ladders.ladder import Ladder
 from mssp.ladders.tuned import Tuned, planned
 from mssp.planning.plans import Plan
 from mssp.planning.setting import Setting
+
+_ENCODER = json.JSONEncoder(sort_keys=True)  # made once: hundreds of thousands of trials are written
+MOST_RUNS = 300_000  # of one command; only to plan and to store so many takes a quarter of a minute
+
+
+def check_runs(runs: int, made_by: str) -> None:
+    """Refuse more runs than a command may have, before any of them is planned.
+
+    >>> check_runs(10**12, "1 curve x 1000000000000 seeds")
+    Traceback (most recent call last):
+        ...
+    ValueError: 1,000,000,000,000 runs are more than the 300,000 of one command: 1 curve x 1000000000000 seeds
+    """
+    if runs > MOST_RUNS:
+        count = f"{runs:,}" if runs < 10**18 else f"{Decimal(runs):.0e}"
+        raise ValueError(f"{count} runs are more than the {MOST_RUNS:,} of one command: {made_by}")
 
 
 @takes(
@@ -81,7 +98,11 @@ class Trial:
         return hashlib.sha256(self.json().encode()).hexdigest()[:16]
 
     def json(self) -> str:
-        return json.dumps(self._entries(), sort_keys=True)
+        return self._line
+
+    @cached_property
+    def _line(self) -> str:
+        return _ENCODER.encode(self._entries())
 
     def _entries(self) -> dict[str, Any]:
         """The trial's fields in the order of tables. A base width of None is left out, so that keys stay stable."""
