@@ -56,13 +56,13 @@ FLAGS = {
     "explain": "regime scheme json markdown",
     "export": "plan output qk-norm target.attention-width target.ffn-width target.shared-width target.q-rank "
     "target.kv-rank base.attention-width base.ffn-width base.shared-width base.q-rank base.kv-rank",
-    "check": "regime scheme optimizer widths depths steps seeds batch data active readout multipliers lr "
+    "check": "regime scheme optimizer widths depths steps seeds batch data data-gib active readout multipliers lr "
     "as-printed numerics require-stable all device json plot plot-sizes plot-evaluation",
-    "tune": "data steps batch validation active readout store device precision backend json plot export regime "
-    "scheme optimizer width lr multipliers metric lr-points lr-ratio aggregation-mult method points ratio "
+    "tune": "data data-gib steps batch validation active readout store device precision backend json plot export "
+    "regime scheme optimizer width lr multipliers metric lr-points lr-ratio aggregation-mult method points ratio "
     "broad-points broad-ratio rounds budget early-stop seeds confirm search-seed output",
-    "sweep": "data steps batch validation active readout store device precision backend json plot export regime "
-    "scheme optimizer widths largest seeds lr-points lr-ratio lrs multipliers metric plot-scaling "
+    "sweep": "data data-gib steps batch validation active readout store device precision backend json plot export "
+    "regime scheme optimizer widths largest seeds lr-points lr-ratio lrs multipliers metric plot-scaling "
     "markdown",
     "dmft": "regime scheme plan inputs test-inputs steps lr rates stds readout width expert-width experts active "
     "activation gate compare seeds samples solves seed device json plot",

@@ -137,3 +137,18 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
         from_folder(tmp_path / "none")
     with pytest.raises(ValueError, match=r"a\.png is a file: a folder of images is needed"):
         from_folder(written(tmp_path, {"a.png": b""}) / "a.png")
+
+
+def test_images_that_take_too_much_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = folder(tmp_path / "pets")
+    allowed = r"takes 11\.2 GiB of memory, and 4 are allowed: allow more \(--data-gib, or gib=\)"
+    with pytest.raises(ValueError, match=allowed):
+        from_folder(root, size=10**9 // 31623)
+    with pytest.raises(ValueError, match=r"takes 0\.0 GiB of memory, and 1e-07 are allowed"):
+        from_folder(root, gib=1e-7)
+    for pixels in (15, 7):  # Pillow warns of images that are larger than its limit, and refuses those of twice its size
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pixels)
+        with pytest.raises(
+            ValueError, match=r"\.png is not a whole image \(Image size \(16 pixels\) exceeds limit of .+\)"
+        ):
+            from_folder(root)

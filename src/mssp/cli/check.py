@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mssp._environment import device_text, environment, pick_device
 from mssp.cli import flags, progress
-from mssp.cli.training import multipliers
+from mssp.cli.training import loaded, multipliers
 from mssp.ladders.mlp import TUNED_WIDTH, MLPLadder, family
 from mssp.planning.setting import II, MSSP, SGD, ZERO, Setting
 
@@ -48,6 +48,8 @@ class CheckCommand:
     """examples per step (default 100)"""
     data: flags.Data = "clusters"
     """clusters (the default) or spectra, both embedded, tinyimagenet, cifar10, an .npz file or a folder of images"""
+    data_gib: flags.MaybePositive = None
+    """GiB that --data may take in memory, for files and folders (default 4)"""
     active: flags.MaybeSize = None
     """experts per input where there are eight, growing with their number (default: all)"""
     readout: flags.Readout = ZERO
@@ -94,11 +96,10 @@ class CheckCommand:
 
     def _check(self, setting: Setting) -> tuple[Check, Tuned]:
         from mssp.coordcheck.ladder_runs import LadderSizes, check_runs
-        from mssp.data import load
 
         sizes = LadderSizes(self.widths or ((_WIDTH_OF_STACKS,) if self.depths else _WIDTHS), self.depths)
         device = pick_device(self.device)
-        data = load(self.data)
+        data = loaded(self.data, self.data_gib)
         data.batches(0, self.batch, self.steps)  # refuses more examples than the data have
         corrected = replace(setting, as_printed=False)
         tuned = self._tuned(data.name, corrected)

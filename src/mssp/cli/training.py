@@ -15,6 +15,7 @@ from mssp.ladders.tuned import Tuned, data_with_tuned_multipliers, multipliers_f
 from mssp.planning.setting import ZERO
 
 if TYPE_CHECKING:
+    from mssp.data import Dataset
     from mssp.store.runs import Store
     from mssp.sweep.execution import Backend, Job
     from mssp.sweep.metrics import Metric
@@ -30,6 +31,8 @@ _LR_BY_GRADIENTS, _LR_BY_MOMENTS = 1.0, 0.005
 class RunFlags:
     data: flags.Data = "clusters"
     """clusters (the default) or spectra, both embedded, tinyimagenet, cifar10, an .npz file or a folder of images"""
+    data_gib: flags.MaybePositive = None
+    """GiB that --data may take in memory, for files and folders (default 4)"""
     steps: flags.Size = 1000
     """training steps of a run, in a single pass (default 1000)"""
     batch: flags.Size = 50
@@ -57,12 +60,11 @@ class RunFlags:
 
     def job(self, metric: Metric, *, keep_curves: bool) -> Job:
         """The data and the schedule that all runs share. Top-5 is refused for data of five classes or fewer."""
-        from mssp.data import load
         from mssp.ladders.mlp import MLPLadder
         from mssp.replicas import Schedule
         from mssp.sweep.execution import Job
 
-        data = load(self.data)
+        data = loaded(self.data, self.data_gib)
         if metric.name.endswith("top5") and data.classes <= _TOP:
             better = metric.name.replace("top5", "accuracy")
             raise ValueError(
@@ -92,6 +94,15 @@ class RunFlags:
             except KeyboardInterrupt:
                 print(f"mssp: stopped: what is finished is in {self.store}, the same command goes on", file=sys.stderr)
                 raise
+
+
+def loaded(data: str, gib: float | None) -> Dataset:
+    """The data of a command, which may take so many GiB in memory if they come from files."""
+    from mssp.data import NAMES, load
+
+    if gib is not None and data in NAMES:
+        raise ValueError(f"--data-gib is for files and folders: --data {data} is as large as it is")
+    return load(data) if gib is None else load(data, gib=gib)
 
 
 def multipliers(

@@ -93,6 +93,10 @@ class Dataset:
                 needed = "finite" if statistic == "mean" else "positive and finite"
                 raise ValueError(f"{self.name}'s {statistic} must be {needed}, got {numbers}")
             object.__setattr__(self, statistic, numbers)
+        with np.errstate(all="ignore"):
+            normal = all(np.isfinite(numbers).all() for numbers in self.scale_and_shift())
+        if not normal:
+            raise ValueError(f"{self.name}'s 1 / std and mean / std must be numbers that float32 holds")
 
     @property
     def inputs(self) -> int:

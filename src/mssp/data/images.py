@@ -14,20 +14,33 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mssp._constraints import Constraint, UnfitError, kind_of, optional, path, positive_int, some_numbers, takes
+from mssp._constraints import (
+    Constraint,
+    UnfitError,
+    kind_of,
+    optional,
+    path,
+    positive,
+    positive_int,
+    some_numbers,
+    takes,
+)
 from mssp._files import file_at, replacing
+from mssp.data.archives import GIB, check_size, names_in, read_arrays
 from mssp.data.dataset import PARTS, Dataset, Split
 
 # Means and standard deviations of ImageNet's channels, which are customary for photographs of any dataset.
@@ -37,15 +50,18 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 KEYS = ("train_inputs", "train_targets", "validation_inputs", "validation_targets")
 KERAS_KEYS = ("x_train", "y_train", "x_test", "y_test")
 _OPTIONAL_KEYS = ("mean", "std", "classes", "name", "source")
+_MOST_CLASSES = 1_000_000  # a model has an output for each
+_LONGEST_LINE = 1000  # characters of a name or a source
 
 
-@takes(path=path, classes=optional(positive_int), mean=optional(some_numbers), std=optional(some_numbers))
+@takes(path=path, classes=optional(positive_int), mean=optional(some_numbers), std=optional(some_numbers), gib=positive)
 def from_npz(
     path: str | Path,
     /,
     classes: int | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    gib: float = GIB,
 ) -> Dataset:
     """A dataset from an .npz file that :func:`save_npz` has written, or that has Keras's names.
 
@@ -55,27 +71,26 @@ def from_npz(
         classes: how many classes to keep, from the first.
         mean, std: they replace those in the file. If there are none in either place, images of three channels get
             ImageNet's.
+        gib: the largest size of the arrays in memory, in GiB. It is counted before anything is unpacked.
     """
     path = file_at(path)
-    arrays = _arrays(path)
+    arrays = read_arrays(path, (*KEYS, *KERAS_KEYS, *_OPTIONAL_KEYS), gib)
     keys = next((keys for keys in (KEYS, KERAS_KEYS) if set(keys) <= set(arrays)), None)
     if keys is None:
-        raise ValueError(
-            f"{path} needs the arrays {', '.join(KEYS)} (or {', '.join(KERAS_KEYS)}), "
-            f"it has {', '.join(sorted(arrays)) or 'none'}"
-        )
+        needed = f"{', '.join(KEYS)} (or {', '.join(KERAS_KEYS)})"
+        raise ValueError(f"{path} needs the arrays {needed}, it has {names_in(path)}")
     inputs = [_in_float32(arrays[key]) for key in keys[0::2]]
     targets = [_as_targets(path, key, arrays[key]) for key in keys[1::2]]
     try:
         mean, std = _statistics(inputs[0], mean, std, arrays)
         dataset = Dataset(
-            name=str(arrays.get("name", path.stem)),
+            name=_line(arrays, "name", path.stem),
             classes=_number_of_classes(arrays.get("classes"), targets),
             train=Split(inputs[0], targets[0]),
             validation=Split(inputs[1], targets[1]),
             mean=mean,
             std=std,
-            source=str(arrays.get("source", path.name)),
+            source=_line(arrays, "source", path.name),
         )
         return dataset if classes is None else dataset.first_classes(classes)
     except ValueError as error:
@@ -114,6 +129,7 @@ _SIZE = Constraint("a positive whole number, or a height and a width", _height_a
     size=optional(_SIZE),
     mean=optional(some_numbers),
     std=optional(some_numbers),
+    gib=positive,
 )
 def from_folder(
     path: str | Path,
@@ -122,6 +138,7 @@ def from_folder(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    gib: float = GIB,
 ) -> Dataset:
     """A dataset from a folder of images; reading them takes Pillow.
 
@@ -131,11 +148,12 @@ def from_folder(
         classes: how many classes to keep, from the first.
         size: resize all images to this height and width; without it they must be of one size.
         mean, std: ImageNet's by default.
+        gib: the largest size of the images in memory, in GiB. It is counted before they are read.
     """
     path = Path(path)
     if not path.is_dir():
         raise ValueError(f"{path} {'is a file' if path.exists() else 'does not exist'}: a folder of images is needed")
-    return of_images(files_in_folder(path), path.resolve().name, path.name, classes, size, mean, std)
+    return of_images(files_in_folder(path), path.resolve().name, path.name, classes, size, mean, std, gib)
 
 
 def of_images(
@@ -146,11 +164,12 @@ def of_images(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    gib: float = GIB,
 ) -> Dataset:
     """A dataset of images in files; see :func:`from_folder` for the arguments."""
     classes, train, validation = labelled_images(files, classes)
     # Both parts together, since all images must be of one size.
-    pixels = pixels_of(files, [image for image, _ in [*train, *validation]], size)
+    pixels = pixels_of(files, [image for image, _ in [*train, *validation]], size, gib)
     targets = np.array([label for _, label in [*train, *validation]], dtype=np.int64)
     mean, std = _statistics(pixels, mean, std, stored={})
     return Dataset(
@@ -164,32 +183,17 @@ def of_images(
     )
 
 
-def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an .npz by their keys. Those under other keys than a dataset's are not read, and stay empty."""
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
-                key = member.removesuffix(".npy")
-                arrays[key] = np.empty(0)
-                if key in (*KEYS, *KERAS_KEYS, *_OPTIONAL_KEYS):
-                    with archive.open(member) as file:
-                        arrays[key] = np.lib.format.read_array(file, allow_pickle=False)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-        if "Object arrays" in str(error):  # numpy's words
-            raise ValueError(f"{path}: {key} holds Python objects, which are never unpickled: save numbers") from None
-        raise ValueError(f"{path} is not a whole .npz file ({error}): it may be truncated, get a whole copy") from None
-    return arrays
-
-
 def _in_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Floating-point numbers as float32; arrays of other types stay as they are."""
-    return array.astype(np.float32, copy=False) if np.issubdtype(array.dtype, np.floating) else array
+    with np.errstate(over="ignore"):  # what float32 does not hold becomes infinity, which is refused
+        return array.astype(np.float32, copy=False) if np.issubdtype(array.dtype, np.floating) else array
 
 
 def _as_targets(path: Path, key: str, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     if not np.issubdtype(array.dtype, np.integer) or array.ndim == 0 or array.size != len(array):
         raise ValueError(f"{path}: {key} must be one whole number per example, got {array.dtype} {list(array.shape)}")
+    if array.size and int(array.max()) >= _MOST_CLASSES:
+        raise ValueError(f"{path}: {key} must be from 0 to {_MOST_CLASSES - 1:,}, got {int(array.max())}")
     return array.reshape(-1).astype(np.int64)
 
 
@@ -198,7 +202,19 @@ def _number_of_classes(stored: npt.NDArray[Any] | None, targets: Sequence[npt.ND
         return 1 + max(int(part.max(initial=0)) for part in targets)
     if stored.size != 1 or not np.issubdtype(stored.dtype, np.integer):
         raise ValueError(f"classes must be one whole number, got {stored.dtype} {list(stored.shape)}")
+    if int(stored.item()) > _MOST_CLASSES:
+        raise ValueError(f"classes must be at most {_MOST_CLASSES:,}, got {int(stored.item())}")
     return int(stored.item())
+
+
+def _line(arrays: Mapping[str, npt.NDArray[Any]], key: str, default: str) -> str:
+    """A text that is stored under a key: it becomes a part of headings, and of the names of studies."""
+    if key not in arrays:
+        return default
+    text = str(arrays[key]) if arrays[key].size == 1 and arrays[key].dtype.kind == "U" else ""
+    if not 0 < len(text) <= _LONGEST_LINE or not text.isprintable():
+        raise ValueError(f"{key} must be one line of at most {_LONGEST_LINE} characters")
+    return text
 
 
 def _statistics(
@@ -213,15 +229,17 @@ def _statistics(
     if mean is not None and std is not None:
         return mean, std
     if "mean" in stored and "std" in stored:
-        return _numbers("mean", stored["mean"]), _numbers("std", stored["std"])
+        return _numbers("mean", stored["mean"], inputs), _numbers("std", stored["std"], inputs)
     if inputs.dtype == np.uint8 and inputs.ndim == 4 and inputs.shape[-1] == 3:
         return IMAGENET_MEAN, IMAGENET_STD
     return (0.0,), (1.0,)
 
 
-def _numbers(name: str, stored: npt.NDArray[Any]) -> Sequence[float]:
+def _numbers(name: str, stored: npt.NDArray[Any], inputs: npt.NDArray[Any]) -> Sequence[float]:
     if not np.issubdtype(stored.dtype, np.floating) and not np.issubdtype(stored.dtype, np.integer):
         raise ValueError(f"{name} must be numbers, got {stored.dtype}")
+    if stored.size > max(inputs.shape[-1:], default=1):
+        raise ValueError(f"{name} must be one number, or one per channel, got {stored.size}")
     return tuple(float(number) for number in stored.reshape(-1))
 
 
@@ -320,15 +338,28 @@ def _annotated_images(files: Files, folder: str, images: Sequence[str]) -> list[
     return annotated
 
 
-def pixels_of(files: Files, names: Sequence[str], size: int | tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
+def pixels_of(
+    files: Files, names: Sequence[str], size: int | tuple[int, int] | None = None, gib: float = GIB
+) -> npt.NDArray[np.uint8]:
     """The pixels of images of one size, [n, height, width, 3]; grey images get three equal channels.
 
     Args:
         size: resize all images to this height and width; without it they must be of one size.
+        gib: the largest size of all pixels together.
     """
-    height_width = None if size is None else _height_and_width(size)
-    pillow = pillow_image()
+    with warnings.catch_warnings():
+        pillow = pillow_image()
+        # Of images that are suspiciously large, Pillow refuses the largest and warns of others: both are refused here.
+        warnings.simplefilter("error", pillow.DecompressionBombWarning)
+        return _pixels_of(pillow, files, names, None if size is None else _height_and_width(size), gib)
+
+
+def _pixels_of(
+    pillow: Any, files: Files, names: Sequence[str], height_width: tuple[int, int] | None, gib: float
+) -> npt.NDArray[np.uint8]:
+    check_size(files.place, len(names) * 3 * prod(height_width or (1, 1)), gib)
     first = _decoded_image(pillow, files, names[0], height_width)
+    check_size(files.place, len(names) * first.nbytes, gib)
     out = np.empty((len(names), *first.shape), dtype=np.uint8)
 
     def fill(start: int) -> None:
