@@ -67,10 +67,10 @@ def test_processes_share_the_work(path: Path) -> None:
 def test_no_one_comes_between_looking_and_taking(path: Path, study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     look = ownership.gone
 
-    def look_and_intrude(database: sqlite3.Connection, number: int) -> str:
+    def look_and_intrude(database: sqlite3.Connection, number: int, folder: Path) -> str:
         with pytest.raises(sqlite3.OperationalError, match="locked"), closing(sqlite3.connect(path, 0)) as other:
             other.execute("UPDATE chunk SET status = 'done'")
-        return look(database, number)
+        return look(database, number, folder)
 
     study.add(new_runs(1, 1))
     monkeypatch.setattr(ownership, "gone", look_and_intrude)
@@ -111,6 +111,7 @@ def test_owners_elsewhere_live_by_their_heartbeat(path: Path, study: Study, age:
         claimed(second)
         change = "UPDATE owner SET host = 'elsewhere', heartbeat = ? WHERE id = (SELECT max(id) FROM owner)"
         edit(path, change, time.time() - age)
+        edit(path, "UPDATE presence SET place = 'another kernel' WHERE owner = (SELECT max(id) FROM owner)")
         assert study.counts()["running" if lives else "pending"] == 1
         assert (study.claim() is None) == lives
 

@@ -211,6 +211,7 @@ def test_reading_waits_for_no_writer(path: Path, study: Study) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
         writer.execute("UPDATE chunk SET status = 'done'")
+        writer.execute("UPDATE run SET seconds = 1.0")
         began = time.perf_counter()
         assert [run.status for run in study.runs()] == ["pending"]
         assert (study.counts()["pending"], study.curves("0-0"), study.store.studies()) == (1, {}, ["sweep"])

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from mssp.store.snapshot import ChangedError, Snapshot
+
 APPLICATION_ID = 0x4D535350  # "MSSP"
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 30.0  # how long SQLite waits for a file that another process has locked
@@ -45,6 +47,14 @@ CREATE TABLE curve (
     points BLOB NOT NULL, PRIMARY KEY (run, name)
 );
 """
+# Tables that came later, without which a store is as good as it was: the checksums of finished chunks, and the folder
+# at which an owner shows that it runs.
+LATER_TABLES = """
+CREATE TABLE IF NOT EXISTS checksum (
+    study INTEGER NOT NULL, number INTEGER NOT NULL, metrics TEXT NOT NULL, PRIMARY KEY (study, number)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS presence (owner INTEGER PRIMARY KEY REFERENCES owner, place TEXT NOT NULL);
+"""
 _REASONS = {
     sqlite3.SQLITE_BUSY: "another process kept it locked: try again when that one is done",
     sqlite3.SQLITE_FULL: "the disk is full: make room, then resume",
@@ -61,8 +71,8 @@ def create(path: Path) -> None:
         raise ValueError(f"{path}: there is no folder {path.parent}; make it or choose another path")
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with plain_errors(path), closing(connect(unfinished, "rwc")) as database:
-            database.executescript(_SCHEMA)
+        with plain_errors(path), closing(connect(unfinished, "mode=rwc")) as database:
+            database.executescript(_SCHEMA + LATER_TABLES)
             database.execute("PRAGMA journal_mode = WAL")  # last, so that the schema is in the file and not in its log
         try:
             os.link(unfinished, path)
@@ -81,35 +91,27 @@ def check(path: Path) -> None:
         raise ValueError(f"{path}: it is not a file; choose another path")
     if not path.stat().st_size:
         raise ValueError(f"{path}: it is empty, not a run store; remove it or choose another path")
-    # A reader leaves an empty log where there was none, so it opens for writing, which removes that log on closing. But
-    # where there is a log, a writer would write it into the file on closing.
-    logs = (path.with_name(path.name + end) for end in ("-wal", "-journal"))
-    mode = "ro" if any(_size(log) for log in logs) else "rw"
-    with plain_errors(path), closing(connect(path, mode)) as database:
-        (application,) = database.execute("PRAGMA application_id").fetchone()
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION_ID:
-            raise ValueError(f"{path}: it is another application's SQLite file, no run store; choose another path")
-        if version > SCHEMA_VERSION:
-            versions = f"as version {version}, this one reads up to {SCHEMA_VERSION}"
-            raise ValueError(f"{path}: it was written by a newer mssp, {versions}; upgrade mssp")
-        (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise ValueError(f"{path}: {_REASONS[sqlite3.SQLITE_CORRUPT]} ({' '.join(verdict.split())})")
+    with plain_errors(path), closing(Snapshot(path, connect)) as snapshot:
+        snapshot.read(lambda database: _check(path, database))
 
 
-def _size(path: Path) -> int:
-    """The size of a file; 0 if there is none, since another process may remove a log at any time."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+def _check(path: Path, database: sqlite3.Connection) -> None:
+    (application,) = database.execute("PRAGMA application_id").fetchone()
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise ValueError(f"{path}: it is another application's SQLite file, no run store; choose another path")
+    if version > SCHEMA_VERSION:
+        versions = f"as version {version}, this one reads up to {SCHEMA_VERSION}"
+        raise ValueError(f"{path}: it was written by a newer mssp, {versions}; upgrade mssp")
+    (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise ValueError(f"{path}: {_REASONS[sqlite3.SQLITE_CORRUPT]} ({' '.join(verdict.split())})")
 
 
-def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """A connection to the file; ``mode`` is SQLite's: ``ro``, ``rw`` or ``rwc``."""
+def connect(path: Path, options: str) -> sqlite3.Connection:
+    """A connection to the file; the options are those of SQLite's addresses, as ``mode=ro``, ``mode=rw``."""
     with plain_errors(path):
-        return sqlite3.connect(f"{path.as_uri()}?mode={mode}", BUSY_SECONDS, isolation_level=None, uri=True)
+        return sqlite3.connect(f"{path.as_uri()}?{options}", BUSY_SECONDS, isolation_level=None, uri=True)
 
 
 @contextmanager
@@ -117,6 +119,18 @@ def plain_errors(path: Path) -> Iterator[None]:
     """Turns errors of SQLite into ValueErrors that name the file and say what to do."""
     try:
         yield
+    except ChangedError:
+        raise ValueError(f"{path}: {_REASONS[sqlite3.SQLITE_BUSY]}") from None
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte is the kind of error
-        raise ValueError(f"{path}: {_REASONS.get(code, error)}") from error
+        reason = _REASONS.get(code, str(error))
+        raise ValueError(f"{path}: {_not_ours(path) if code == sqlite3.SQLITE_READONLY else ''}{reason}") from error
+
+
+def _not_ours(path: Path) -> str:
+    """Names a file beside the store that this user may not write to, where there is one."""
+    for name in (f"{path.name}-wal", f"{path.name}-shm"):
+        beside = path.with_name(name)
+        if beside.exists() and not os.access(beside, os.W_OK):
+            return f"{name} belongs to another user, who has the store open or left it; "
+    return ""

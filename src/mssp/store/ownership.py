@@ -1,28 +1,37 @@
 """Chunk ownership: which process claimed a chunk, and is it still running?
 
 A chunk is a group of runs that train together, and its owner is the open store that claimed it. The chunk of a killed
-process can be claimed again.
+process can be claimed again: at once where its process or its lock would be seen from here, or else when its heartbeat
+has been missing for two minutes.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+from mssp._constraints import shown
 from mssp._environment import this_host
 from mssp._files import text_at
+from mssp.store import presence
 
-HEARTBEAT_SECONDS = 120.0  # an owner in another container or host counts as dead if its heartbeat is older
+# An owner in another container or on another host, whose lock cannot be seen, counts as dead if its heartbeat is older.
+HEARTBEAT_SECONDS = 120.0
+_LARGEST_PID = 2**31
 OPEN: WeakValueDictionary[str, object] = WeakValueDictionary()  # the open stores of this process, by their tokens
 
 
-def claim(database: sqlite3.Connection, study: int, owner: int, among: Collection[int] | None) -> int | None:
+def claim(
+    database: sqlite3.Connection, study: int, owner: int, among: Collection[int] | None, folder: Path
+) -> int | None:
     """Claim the first chunk that is neither finished, nor failed, nor held by a living process. Returns its number."""
-    free = f"status = 'pending' OR status = 'running' AND owner IN ({gone(database, study)})"
+    free = f"status = 'pending' OR status = 'running' AND owner IN ({gone(database, study, folder)})"
     first = f"SELECT min(number) FROM chunk WHERE study = ? AND ({free}){among_numbers(among, 'number')}"
     (number,) = database.execute(first, (study,)).fetchone()
     if number is None:
@@ -33,24 +42,75 @@ def claim(database: sqlite3.Connection, study: int, owner: int, among: Collectio
     return int(number)
 
 
-def gone(database: sqlite3.Connection, study: int) -> str:
+class Owner(NamedTuple):
+    """The owner of a running chunk, as the store keeps it; ``place`` is where it shows that it lives, if it does."""
+
+    number: int
+    token: str
+    host: str
+    pid: int
+    started: str
+    heartbeat: float
+    place: str | None
+
+    def check(self) -> None:
+        """Refuse what no process has written."""
+        texts = all(isinstance(text, str) for text in (self.token, self.host, self.started, self.place or ""))
+        numbers = isinstance(self.pid, int) and isinstance(self.heartbeat, float) and 0 < self.pid < _LARGEST_PID
+        token = texts and re.fullmatch("[0-9a-f]{1,16}", self.token)
+        if not (token and numbers):
+            got = ", ".join(shown(value) for value in self[1:])
+            raise ValueError(f"owner {self.number} is no process, got {got}; bring back a copy or choose another path")
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its process number means nothing here: it is in another container, or on another machine."""
+        return self.host != this_host() or os.name != "posix"
+
+    def lives(self, folder: Path) -> bool:
+        """Whether it still runs. A pid does not tell, since a new process may have the pid of a dead owner."""
+        if not self.is_elsewhere:
+            # A store of this process that was dropped without being closed counts as dead, too.
+            return process_start(self.pid) in (self.started, "") and (self.pid != os.getpid() or self.token in OPEN)
+        held = self._is_locked(folder)
+        return abs(time.time() - self.heartbeat) < HEARTBEAT_SECONDS if held is None else held
+
+    def in_words(self, folder: Path) -> str:
+        """What it does, and when its runs are taken over if it is not heard of."""
+        if not self.is_elsewhere:
+            return f"process {self.pid} trains"
+        words = f"process {self.pid} in another container or on another machine trains"
+        if self._is_locked(folder) is not None:
+            return words
+        left = max(0.0, HEARTBEAT_SECONDS - abs(time.time() - self.heartbeat))
+        return f"{words}; without a sign of life from there, they are taken over in {left:.0f} s"
+
+    def _is_locked(self, folder: Path) -> bool | None:
+        """Whether its lock is held; None where that cannot be seen from here."""
+        is_here = bool(self.place) and self.place == presence.place(folder)
+        return presence.is_held(folder, self.token) if is_here else None
+
+
+def owners(database: sqlite3.Connection, study: int, among: Collection[int] | None = None) -> list[Owner]:
+    """The owners of the running chunks of a study, or of those with these numbers."""
+    has_place = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'presence'").fetchone()
+    place = "(SELECT place FROM presence WHERE presence.owner = owner.id)" if has_place else "NULL"
+    columns = f"DISTINCT id, token, host, pid, started, heartbeat, {place}"
+    query = f"SELECT {columns} FROM chunk JOIN owner ON owner = id WHERE study = ? AND status = 'running'"
+    found = [Owner(*row) for row in database.execute(query + among_numbers(among, "number"), (study,))]
+    for owner in found:
+        owner.check()
+    return found
+
+
+def gone(database: sqlite3.Connection, study: int, folder: Path) -> str:
     """The numbers of the owners that died while they held a chunk of a study, as a list for SQL."""
-    life = "token, host, pid, started, heartbeat"
-    query = f"SELECT DISTINCT id, {life} FROM chunk JOIN owner ON owner = id WHERE study = ? AND status = 'running'"
-    return ", ".join(str(owner) for owner, *life in database.execute(query, (study,)) if not lives(*life))
+    return ", ".join(str(owner.number) for owner in owners(database, study) if not owner.lives(folder))
 
 
 def among_numbers(numbers: Collection[int] | None, column: str) -> str:
     """A condition to append to a WHERE clause: the column holds one of these numbers. Empty for None."""
     return "" if numbers is None else f" AND {column} IN ({', '.join(str(int(number)) for number in numbers)})"
-
-
-def lives(token: str, host: str, pid: int, started: str, heartbeat: float) -> bool:
-    """Whether an owner still runs. A pid does not tell, since a new process may have the pid of a dead owner."""
-    if host != this_host() or os.name != "posix":
-        return abs(time.time() - heartbeat) < HEARTBEAT_SECONDS
-    # A store of this process that was dropped without being closed counts as dead, too.
-    return process_start(pid) in (started, "") and (pid != os.getpid() or token in OPEN)
 
 
 def process_start(pid: int) -> str:

@@ -19,9 +19,10 @@ import secrets
 import sqlite3
 import time
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -32,16 +33,30 @@ from numpy.typing import NDArray
 from mssp._constraints import path, positive_or_zero, switch, takes, word
 from mssp._environment import environment, this_host
 from mssp.planning.plan_file import MISSING, differences
-from mssp.store.database import check, connect, create, plain_errors
-from mssp.store.ownership import OPEN, among_numbers, claim, gone, process_start
+from mssp.store import presence
+from mssp.store.database import LATER_TABLES, check, connect, create, plain_errors
+from mssp.store.ownership import OPEN, among_numbers, claim, gone, owners, process_start
+from mssp.store.rows import (
+    FINISHED,
+    RUNS,
+    STATUSES,
+    Parameter,
+    Run,
+    checksum_of,
+    curve,
+    has_table,
+    json_object,
+    read_runs,
+    status,
+)
+from mssp.store.snapshot import Look, Snapshot, in_transaction
 
-Parameter = float | int | str | bool | None
+__all__ = ["COLUMNS", "FINISHED", "STATUSES", "Chunk", "NewRun", "Parameter", "Result", "Run", "Store", "Study"]
 
-STATUSES = ("pending", "running", "done", "diverged", "failed")
 COLUMNS = ("key", "chunk", "status", "diverged_at", "seconds", "error")  # no parameter or metric may have these names
 BEAT_EVERY_SECONDS = 15.0
 
-_RUNS = "run JOIN chunk ON chunk.study = run.study AND chunk.number = run.chunk"
+_CHUNKS_AT_ONCE = 64  # that many are read into memory together
 
 
 @dataclass(frozen=True)
@@ -77,21 +92,6 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run as the store keeps it; ``status`` is one of STATUSES."""
-
-    key: str
-    parameters: Mapping[str, Parameter]
-    spec: str
-    chunk: int
-    status: str
-    metrics: Mapping[str, float]
-    diverged_at: int | None
-    seconds: float | None
-    error: str | None
-
-
-@dataclass(frozen=True)
 class Chunk:
     """Runs that train together, in this order."""
 
@@ -99,10 +99,11 @@ class Chunk:
     runs: tuple[Run, ...]
 
 
+Found = TypeVar("Found")
 _Keyed = TypeVar("_Keyed", NewRun, Result)
 
 
-@takes(path=path, must_exist=switch, device=word)
+@takes(path=path, must_exist=switch, read_only=switch, device=word)
 class Store:
     """A file of studies, which is opened, or created if there is none.
 
@@ -121,13 +122,17 @@ class Store:
 
     Args:
         must_exist: refuse to create the file.
+        read_only: only read, and leave nothing beside the file, so that anybody may who can read it.
         device: the device that computes the runs, in words, for :meth:`Study.environments`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, must_exist: bool = False, device: str = "") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, must_exist: bool = False, read_only: bool = False, device: str = ""
+    ) -> None:
         self.path = Path(path).absolute()
+        self.read_only = read_only
         if not os.path.lexists(self.path):
-            if must_exist:
+            if must_exist or read_only:
                 raise ValueError(f"{self.path}: there is no such file; `must_exist` says not to make one")
             create(self.path)
         check(self.path)
@@ -135,10 +140,13 @@ class Store:
         self._pid = os.getpid()
         self._token = secrets.token_hex(8)
         self._owner: int | None = None
+        self._presence: int | None = None  # the open folder that holds this owner's lock
         self._beat_at = 0.0
-        self._database = connect(self.path, "rw")
-        with plain_errors(self.path):
-            self._database.executescript("PRAGMA foreign_keys = ON; PRAGMA synchronous = NORMAL")
+        self._snapshot = Snapshot(self.path, connect) if read_only else None
+        if not read_only:
+            self._database = connect(self.path, "mode=rw")
+            with plain_errors(self.path):
+                self._database.executescript("PRAGMA foreign_keys = ON; PRAGMA synchronous = NORMAL")
         OPEN[self._token] = self
 
     def study(self, name: str, settings: Mapping[str, Any]) -> Study:
@@ -149,7 +157,8 @@ class Store:
             canonical = json.dumps(settings, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"settings of study {name!r} must be JSON data: {error}") from None
-        self._write("INSERT OR IGNORE INTO study (name, settings) VALUES (?, ?)", name, canonical)
+        if name not in self.studies():
+            self._write("INSERT OR IGNORE INTO study (name, settings) VALUES (?, ?)", name, canonical)
         study = self.open_study(name)
         for setting, here, there in differences(json.loads(canonical), study.settings, _same_setting):
             raise ValueError(
@@ -165,7 +174,8 @@ class Store:
     def open_study(self, name: str) -> Study:
         """The study of this name, with the settings it was made with."""
         for number, settings in self._rows("SELECT id, settings FROM study WHERE name = ?", name):
-            return Study(self, name, number, json.loads(settings))
+            with self._naming(f"study {name!r}"):
+                return Study(self, name, number, json_object("settings", settings))
         raise ValueError(f"no study {name!r} in {self.path}: there is {', '.join(self.studies()) or 'none yet'}")
 
     def close(self) -> None:
@@ -178,7 +188,9 @@ class Store:
             if self._owner is not None:
                 self._write(release, self._owner)
         finally:
-            self._database.close()
+            (self._database if self._snapshot is None else self._snapshot).close()
+            if self._presence is not None:
+                os.close(self._presence)
 
     def __enter__(self) -> Self:
         return self
@@ -186,40 +198,66 @@ class Store:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    @contextmanager
-    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """A transaction that writes all or nothing; with "BEGIN", one that reads an unchanging view of the file."""
+    def _read(self, look: Look[Found]) -> Found:
+        """What a function finds in an unchanging view of the file. It may be called more than once."""
+        self._refuse_fork()
+        with plain_errors(self.path):
+            return in_transaction(self._database, look) if self._snapshot is None else self._snapshot.read(look)
+
+    def _change(self, change: Callable[[sqlite3.Connection], Found]) -> Found:
+        """What a function returns that writes, all or nothing."""
+        self._refuse_fork()
+        if self.read_only:
+            raise ValueError(f"{self.path}: it was opened to be read, and may not be written")
+        with plain_errors(self.path):
+            return in_transaction(self._database, change, "BEGIN IMMEDIATE")
+
+    def _refuse_fork(self) -> None:
         if os.getpid() != self._pid:
             raise ValueError(f"{self.path}: the store was opened before a fork: open it anew in the child")
-        with plain_errors(self.path):
-            try:
-                self._database.execute(begin)
-                yield self._database
-                self._database.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):  # some errors have rolled back already
-                    self._database.execute("ROLLBACK")
+
+    @contextmanager
+    def _naming(self, what: str) -> Iterator[None]:
+        """Names, in errors about what the file holds, the file and the part of it."""
+        try:
+            yield
+        except ValueError as error:
+            if str(error).startswith(str(self.path)):
                 raise
+            raise ValueError(f"{self.path}: {what}, {error}") from None
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
-        with self._transaction("BEGIN") as database:
-            return database.execute(query, values).fetchall()
+        return self._read(lambda database: database.execute(query, values).fetchall())
 
     def _write(self, statement: str, *values: Any) -> sqlite3.Cursor:
-        with self._transaction() as database:
-            return database.execute(statement, values)
+        return self._change(lambda database: database.execute(statement, values))
 
     def _heartbeat(self) -> int:
         """Record that this store's process lives, and return the store's number as an owner of chunks."""
         if self._owner is None:
-            insert = "INSERT INTO owner (token, host, pid, started, heartbeat, environment) VALUES (?, ?, ?, ?, ?, ?)"
-            identity = (self._token, this_host(), self._pid, process_start(self._pid), time.time())
-            self._owner = self._write(insert, *identity, json.dumps(environment(self.device))).lastrowid
-            assert self._owner is not None
+            # The lock first: an owner who is there without it would count as dead.
+            self._presence = presence.hold(self.path.parent, self._token)
+            self._owner = self._change(self._new_owner)
         else:
             self._write("UPDATE owner SET heartbeat = ? WHERE id = ?", time.time(), self._owner)
         self._beat_at = time.monotonic()
         return self._owner
+
+    def _new_owner(self, database: sqlite3.Connection) -> int:
+        insert = "INSERT INTO owner (token, host, pid, started, heartbeat, environment) VALUES (?, ?, ?, ?, ?, ?)"
+        identity = (self._token, this_host(), self._pid, process_start(self._pid), time.time())
+        owner = database.execute(insert, (*identity, json.dumps(environment(self.device)))).lastrowid
+        assert owner is not None
+        if self._presence is not None:
+            _make_later_tables(database)
+            place = presence.place(self.path.parent)
+            database.execute("INSERT INTO presence (owner, place) VALUES (?, ?)", (owner, place))
+        return owner
+
+
+def _make_later_tables(database: sqlite3.Connection) -> None:
+    for statement in LATER_TABLES.split(";"):  # not executescript, which would end the transaction
+        database.execute(statement)
 
 
 class Study:
@@ -231,7 +269,10 @@ class Study:
     def add(self, chunks: Sequence[Sequence[NewRun]]) -> int:
         """Add runs in chunks, and return how many were new. A run whose key the study already has is left as it is."""
         texts = {key: _parameters_text(run) for key, run in _by_key(chain.from_iterable(chunks)).items()}
-        with self.store._transaction() as database:
+        if not texts.keys() - self.keys():
+            return 0  # and nothing is written, so that a finished study may be read with the same calls
+
+        def add(database: sqlite3.Connection) -> int:
             old = {key for (key,) in database.execute("SELECT key FROM run WHERE study = ?", (self._id,))}
             first_free = "SELECT coalesce(max(number) + 1, 0) FROM chunk WHERE study = ?"
             (number,) = database.execute(first_free, (self._id,)).fetchone()
@@ -241,7 +282,13 @@ class Study:
                 insert = "INSERT INTO run (study, chunk, key, parameters, spec) VALUES (?, ?, ?, ?, ?)"
                 rows = [(self._id, index, run.key, texts[run.key], run.spec) for run in runs]
                 database.executemany(insert, rows)
-        return len(texts.keys() - old)
+            return len(texts.keys() - old)
+
+        return self.store._change(add)
+
+    def keys(self) -> set[str]:
+        """The keys of all runs."""
+        return {key for (key,) in self.store._rows("SELECT key FROM run WHERE study = ?", self._id)}
 
     def claim(self, among: Collection[int] | None = None) -> Chunk | None:
         """Claim the first chunk that is neither finished, nor failed, nor held by a living process.
@@ -252,9 +299,13 @@ class Study:
             among: the numbers of the chunks to choose from, see :meth:`chunks_with`; None for all chunks.
         """
         owner = self.store._heartbeat()
-        with self.store._transaction() as database:
-            number = claim(database, self._id, owner, among)
-            return None if number is None else Chunk(number, tuple(self._read(number)))
+
+        def take(database: sqlite3.Connection) -> Chunk | None:
+            number = claim(database, self._id, owner, among, self.store.path.parent)
+            return None if number is None else Chunk(number, tuple(self._runs(database, [number])))
+
+        with self._naming():
+            return self.store._change(take)
 
     def finish(self, chunk: Chunk, results: Sequence[Result]) -> None:
         """Commit the results of all runs of a chunk. If another process has committed results meanwhile, those stay."""
@@ -268,20 +319,27 @@ class Study:
         curves = {key: [_curve_row(key, *curve) for curve in result.curves.items()] for key, result in by_key.items()}
         endings = {key: _ending_row(result) for key, result in by_key.items()}
         where = (self._id, chunk.index)
-        with self.store._transaction() as database:
+
+        def commit(database: sqlite3.Connection) -> None:
             ids = dict(database.execute("SELECT key, id FROM run WHERE study = ? AND chunk = ?", where))
             if ids.keys() != parameters.keys():
                 raise ValueError(
                     f"chunk {chunk.index} is not one of study {self.name!r}: finish it where it was claimed"
                 )
             finish = "UPDATE chunk SET status = 'done', owner = NULL, error = NULL WHERE study = ? AND number = ?"
-            if database.execute(f"{finish} AND status != 'done'", where).rowcount:
-                run_rows = [(*endings[key], ids[key]) for key in ids]
-                database.executemany("UPDATE run SET diverged_at = ?, seconds = ? WHERE id = ?", run_rows)
-                metric_rows = [(ids[key], *row) for key in ids for row in metrics[key]]
-                database.executemany("INSERT INTO metric (run, name, value) VALUES (?, ?, ?)", metric_rows)
-                curve_rows = [(ids[key], *row) for key in ids for row in curves[key]]
-                database.executemany("INSERT INTO curve (run, name, packed, points) VALUES (?, ?, ?, ?)", curve_rows)
+            if not database.execute(f"{finish} AND status != 'done'", where).rowcount:
+                return
+            run_rows = [(*endings[key], ids[key]) for key in ids]
+            database.executemany("UPDATE run SET diverged_at = ?, seconds = ? WHERE id = ?", run_rows)
+            metric_rows = [(ids[key], *row) for key in ids for row in metrics[key]]
+            database.executemany("INSERT INTO metric (run, name, value) VALUES (?, ?, ?)", metric_rows)
+            curve_rows = [(ids[key], *row) for key in ids for row in curves[key]]
+            database.executemany("INSERT INTO curve (run, name, packed, points) VALUES (?, ?, ?, ?)", curve_rows)
+            _make_later_tables(database)
+            checksum = checksum_of(self._runs(database, [chunk.index]))
+            database.execute("INSERT OR REPLACE INTO checksum VALUES (?, ?, ?)", (*where, checksum))
+
+        self.store._change(commit)
 
     def fail(self, chunk: Chunk, error: str) -> None:
         """Mark a chunk as failed, if this store still holds it."""
@@ -298,6 +356,8 @@ class Study:
 
     def retry_failed(self, among: Collection[int] | None = None) -> int:
         """Make failed chunks pending again, all or those with these numbers, and return how many there were."""
+        if not self.counts(among)["failed"]:
+            return 0
         retry = "UPDATE chunk SET status = 'pending', error = NULL WHERE study = ? AND status = 'failed'"
         return self.store._write(retry + among_numbers(among, "number"), self._id).rowcount
 
@@ -313,8 +373,8 @@ class Study:
         """
         if status is not None and status not in STATUSES:
             raise ValueError(f"unknown status {status!r}: use one of {', '.join(STATUSES)}")
-        with self.store._transaction("BEGIN"):
-            runs = self._read()
+        with self._naming():
+            runs = self.store._read(self._runs)
         names = dict.fromkeys(name for run in runs for name in run.parameters)
         for name in parameters:
             if runs and name not in names:
@@ -326,15 +386,29 @@ class Study:
             and all(name in run.parameters and _equal(run.parameters[name], parameters[name]) for name in parameters)
         ]
 
+    def each_run(self, among: Collection[int] | None = None) -> Iterator[Run]:
+        """The runs of :meth:`runs`, or those of the chunks with these numbers, without holding all of them in memory.
+
+        Chunks that another process finishes meanwhile may come as finished or as not finished.
+        """
+        query = f"SELECT number FROM chunk WHERE study = ?{among_numbers(among, 'number')} ORDER BY number"
+        numbers = [number for (number,) in self.store._rows(query, self._id)]
+        for start in range(0, len(numbers), _CHUNKS_AT_ONCE):
+            some = numbers[start : start + _CHUNKS_AT_ONCE]
+            with self._naming():
+                runs = self.store._read(partial(self._runs, among=some))
+            yield from runs
+
     def curves(self, key: str) -> dict[str, NDArray[np.float32]]:
         """The curves of a run by name; empty before the run is finished."""
         if not self.store._rows("SELECT id FROM run WHERE study = ? AND key = ?", self._id, key):
             raise ValueError(f"no run {key!r} in study {self.name!r}: see the keys of its runs()")
         query = "SELECT name, packed, points FROM curve JOIN run ON run = id WHERE study = ? AND key = ? ORDER BY name"
-        return {
-            name: np.frombuffer(zlib.decompress(points) if packed else points, "<f4").astype(np.float32)
-            for name, packed, points in self.store._rows(query, self._id, key)
-        }
+        with self._naming():
+            return {
+                name: curve(f"run {key!r}: curve {name!r}", packed, points)
+                for name, packed, points in self.store._rows(query, self._id, key)
+            }
 
     def chunks_with(self, keys: Collection[str]) -> set[int]:
         """The numbers of the chunks that hold these runs."""
@@ -344,36 +418,53 @@ class Study:
 
     def counts(self, among: Collection[int] | None = None) -> dict[str, int]:
         """How many runs have each status, in all chunks or in those with these numbers."""
-        with self.store._transaction("BEGIN") as database:
+
+        def count(database: sqlite3.Connection) -> dict[str, int]:
             where = f"WHERE run.study = ?{among_numbers(among, 'run.chunk')}"
-            query = f"SELECT {self._status()}, count(*) FROM {_RUNS} {where} GROUP BY 1"
-            return {**dict.fromkeys(STATUSES, 0), **dict(database.execute(query, (self._id,)))}
+            query = f"SELECT {status(self._dead(database))}, count(*) FROM {RUNS} {where} GROUP BY 1"
+            return dict(database.execute(query, (self._id,)))
+
+        with self._naming():
+            return {**dict.fromkeys(STATUSES, 0), **self.store._read(count)}
+
+    def unchecked(self) -> int:
+        """How many finished runs have no checksum: an older version kept them, and a wrong number would not be seen."""
+
+        def count(database: sqlite3.Connection) -> int:
+            query = f"SELECT count(*) FROM {RUNS} WHERE run.study = ? AND status = 'done'"
+            if has_table(database, "checksum"):
+                query += " AND (run.study, run.chunk) NOT IN (SELECT study, number FROM checksum)"
+            return int(database.execute(query, (self._id,)).fetchone()[0])
+
+        return self.store._read(count)
+
+    def waiting_for(self, among: Collection[int] | None = None) -> list[str]:
+        """What other processes are doing with chunks that are running, in words; empty where none is running."""
+        with self._naming():
+            found = self.store._read(lambda database: owners(database, self._id, among))
+        return [owner.in_words(self.store.path.parent) for owner in found if owner.token != self.store._token]
+
+    def least(self, metric: str) -> float | None:
+        """The smallest value of a metric among finished runs; None where no run has it."""
+        query = "SELECT min(value) FROM metric JOIN run ON run.id = run WHERE study = ? AND name = ?"
+        ((value,),) = self.store._rows(query, self._id, metric)
+        return value if isinstance(value, float) else None
 
     def environments(self) -> list[dict[str, Any]]:
         """The environments of the processes that worked on the study: versions, device, a hash for the host."""
         query = "SELECT environment FROM owner JOIN work ON owner = id WHERE study = ? ORDER BY id"
-        return [json.loads(text) for (text,) in self.store._rows(query, self._id)]
+        with self._naming():
+            return [json_object("an environment", text) for (text,) in self.store._rows(query, self._id)]
 
-    def _read(self, chunk: int | None = None) -> list[Run]:
-        """The runs of the study or of one chunk. Call it in a transaction: its two queries must see the same data."""
-        execute = self.store._database.execute
-        where = "WHERE run.study = ? AND chunk = coalesce(?, chunk)"
-        metrics: dict[int, dict[str, float]] = {}
-        query = f"SELECT run, name, value FROM metric JOIN run ON run.id = run {where}"
-        for run, name, value in execute(query, (self._id, chunk)):
-            metrics.setdefault(run, {})[name] = math.nan if value is None else value
-        columns = f"run.id, key, parameters, spec, number, {self._status()}, diverged_at, seconds, error"
-        query = f"SELECT {columns} FROM {_RUNS} {where} ORDER BY run.id"
-        return [
-            Run(key, json.loads(parameters), spec, number, status, metrics.get(run, {}), *ending)
-            for run, key, parameters, spec, number, status, *ending in execute(query, (self._id, chunk))
-        ]
+    def _runs(self, database: sqlite3.Connection, among: Collection[int] | None = None) -> list[Run]:
+        return read_runs(database, self._id, self._dead(database), among)
 
-    def _status(self) -> str:
-        """The status of a run, as an expression of SQL."""
-        dead = gone(self.store._database, self._id)
-        return f"""CASE WHEN status = 'done' AND diverged_at IS NOT NULL THEN 'diverged'
-            WHEN status = 'running' AND owner IN ({dead}) THEN 'pending' ELSE status END"""
+    def _dead(self, database: sqlite3.Connection) -> str:
+        """The owners that died while they held a chunk of the study, as a list for SQL."""
+        return gone(database, self._id, self.store.path.parent)
+
+    def _naming(self) -> AbstractContextManager[None]:
+        return self.store._naming(f"study {self.name!r}")
 
 
 def _same_setting(here: Any, there: Any) -> bool:
