@@ -208,7 +208,7 @@ def test_markdown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         ({"num_local_experts": 16}, "num_local_experts is 16, num_experts is 8"),
         ({"model_type": ["olmoe"]}, "a config's model_type is a name, got ['olmoe']"),
         ({"n_group": 4, "topk_group": 1, "num_experts_per_tok": 4}, "leaves 2 to choose from"),
-        ({"hidden_size": "wide"}, "width must be a positive whole number, got 'wide'"),
+        ({"hidden_size": "wide"}, "hidden_size must be a positive whole number, got 'wide'"),
     ],
 )
 def test_configs_that_make_no_sense(

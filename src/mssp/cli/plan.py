@@ -141,9 +141,18 @@ class PlanCommand:
         except ImportError:
             print("mssp: warning: to see the plan by parameter name, install mssp[hf]", file=sys.stderr)
             return None
+        from mssp.hf.meta import ConfigError, config_of, on_meta
         from mssp.hf.named_plan import by_name
 
-        return by_name(target_plan, *self._configs(read))
+        try:
+            return by_name(target_plan, *self._configs(read))
+        except ConfigError:
+            for path, config in zip((self.target_config, self.base_config), self._configs(read), strict=True):
+                try:
+                    on_meta(config_of(config))
+                except ConfigError as error:
+                    raise ValueError(f"{path}: {error}") from None
+            raise
 
     def _configs(self, read: Reader) -> Iterator[dict[str, Any] | None]:
         """The configs of target and base. They are copies: transformers adds keys, and both may be the same file."""

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from numbers import Real
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.overrides import TorchFunctionMode
 
+from mssp._constraints import shown
 from mssp.planning.configs import FAMILY, NOT_SIZES, entries_of, family_of, loaded
 
 STORED = "mssp"  # the entry of a model's config that holds plan and base, and is saved with checkpoints
 Built = TypeVar("Built")
+
+
+class ConfigError(ValueError):
+    """A config of which no model can be made; the message does not say where it came from."""
+
+
+_LAYERS = "num_hidden_layers"
+MOST_LAYERS = 500  # describing so many takes some seven seconds
+MOST_MODULES = 100_000  # where experts are modules of their own, a model of 60 layers with 256 experts has 60,000
+_LARGEST_SIZE = 2**40
+_MOST_ODD = 3  # entries that a message names
 _LONGEST_QUOTE = 200  # characters of another library's error in ours
 
 
@@ -27,6 +42,12 @@ def config_of(source: Any, like: nn.Module | None = None) -> Any:
     if not isinstance(source, Mapping):
         raise ValueError(f"a base is a config, a mapping, a folder or a config.json, got a {type(source).__name__}")
     entries = entries_of(source)
+    _check_entries(entries)
+    from transformers import PreTrainedConfig
+
+    for key in entries:
+        if callable(getattr(PreTrainedConfig, str(key), None)):
+            raise ConfigError(f"{key} is a function of transformers' configs, and cannot be an entry of one")
     sizes = {key: value for key, value in entries.items() if key not in (*NOT_SIZES, STORED)}
     if like is not None:
         return _built(type(like.config), sizes)
@@ -43,8 +64,40 @@ def on_meta(config: Any, like: nn.Module | None = None) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     build: Callable[..., nn.Module] = AutoModelForCausalLM.from_config if like is None else type(like)
-    with torch.device("meta"), _WithoutDraws():
+    with torch.device("meta"), _WithoutDraws(), _counting_modules():
         return _built(build, config)
+
+
+def _check_entries(entries: Mapping[str, Any]) -> None:
+    """Refuse entries that transformers takes, and then fails by, or never ends with."""
+    layers = entries.get(_LAYERS)
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise ConfigError(
+            f"{_LAYERS} must be at most {MOST_LAYERS:,} for a plan by parameter name, got {shown(layers)}"
+        )
+    for key in ("dtype", "torch_dtype"):
+        dtype = entries.get(key)
+        named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+        if dtype is not None and not isinstance(named, torch.dtype):
+            raise ConfigError(f"{key} must be a type of torch's, as bfloat16, got {shown(dtype)}")
+
+
+@contextmanager
+def _counting_modules() -> Iterator[None]:
+    """Stops the construction of models of so many modules that describing them would take minutes."""
+    registered = 0
+
+    def count(*_: Any) -> None:
+        nonlocal registered
+        registered += 1
+        if registered > MOST_MODULES:
+            raise ValueError(f"it has more than {MOST_MODULES:,} modules, which is too many to describe")
+
+    hook = register_module_module_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 class _WithoutDraws(TorchFunctionMode):
@@ -62,9 +115,39 @@ class _WithoutDraws(TorchFunctionMode):
 
 def _built(build: Callable[..., Built], config: Any) -> Built:
     """An object of a class of transformers, built from a config. Errors of the class are quoted in one line."""
+    is_mapping = isinstance(config, Mapping)
     try:
-        return build(**config) if isinstance(config, Mapping) else build(config)
+        return build(**config) if is_mapping else build(config)
     except Exception as error:  # each family has checks of its own, and mistakes, which raise any kind of error
+        entries, config_class = (config, build) if is_mapping else (config.to_dict(), type(config))
         reason = " ".join(str(error).splitlines()[-1:]).strip() or type(error).__name__
+        reason = f"it does not know {reason}" if isinstance(error, KeyError) else reason
         reason = reason if len(reason) <= _LONGEST_QUOTE else f"{reason[:_LONGEST_QUOTE]} …"
-        raise ValueError(f"transformers cannot make a model of this config: {reason}") from None
+        odd = [f"{key}, which is {shown(entries[key])}" for key in _odd_entries(entries, config_class, str(error))]
+        hint = f" (is it {', '.join(odd)}?)" if odd else ""
+        raise ConfigError(f"transformers cannot make a model of this config: {reason}{hint}") from None
+
+
+def _odd_entries(entries: Mapping[str, Any], config_class: Callable[..., Any], error: str) -> list[str]:
+    """The entries that an error is probably about: those that it quotes, or that are unlike the family's defaults."""
+    try:
+        defaults = config_class().to_dict()
+    except Exception:  # it was about to explain an error, and finds another one
+        defaults = {}
+    quoted = [key for key, value in entries.items() if _is_quoted(value, error)]
+    return quoted or [key for key, value in entries.items() if _is_odd(value, defaults.get(key))][:_MOST_ODD]
+
+
+def _is_quoted(value: Any, error: str) -> bool:
+    if isinstance(value, Mapping | list | tuple):
+        return any(_is_quoted(part, error) for part in (value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, str) and value != "" and repr(value) in error
+
+
+def _is_odd(value: Any, default: Any) -> bool:
+    """Whether a value is of another kind than the default, or a number out of the range of all sizes and factors."""
+    if value is None or default is None:
+        return False
+    kinds = (bool, Real, str, list | tuple, Mapping)
+    kind, usual = ([isinstance(each, kind) for kind in kinds] for each in (value, default))
+    return kind != usual or (isinstance(value, int | float) and not 0 <= value < _LARGEST_SIZE)

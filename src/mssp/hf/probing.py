@@ -67,6 +67,7 @@ def _state(module: nn.Module) -> Any:
     )
 
 
+_MOST_NUMBERS = 2**27  # of a norm or a router: one with 16,384 neurons and 4,096 experts has half as many
 # The attributes of every module. Tensors and hooks are compared separately, and the others only decide what is saved.
 _ATTRIBUTES_OF_ALL = frozenset(vars(nn.Module())) - {"training"}
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
@@ -97,6 +98,7 @@ class Gates:
 
 def gates_of(router: nn.Module, width: int, experts: int, name: str) -> Gates:
     """How a router that returns (logits, gates, chosen) makes gates."""
+    _check_size(router, name)
     x = _normals(_TOKENS, width)
     bias = torch.zeros(experts, device="cpu", dtype=torch.float32)
     calls = [(x,), (x, bias), (x.unsqueeze(0),), (x.unsqueeze(0), bias)]
@@ -119,11 +121,19 @@ def _constant(x: Tensor, over_tokens: bool) -> bool:
     return torch.allclose(x, mean.expand_as(x), rtol=_TOLERANCE)
 
 
+def _check_size(module: nn.Module, name: str) -> None:
+    """Refuse a module that would take gigabytes to run, where one of any real model takes megabytes."""
+    size = sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
+    if size > _MOST_NUMBERS:
+        raise ValueError(f"{name} has {size:,} numbers: more than {_MOST_NUMBERS:,} are too many to run it once")
+
+
 def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tuple[Tensor, ...]], name: str) -> Any:
     """What the module returns for the first of the calls that raises no error.
 
     Parameters with a name in ``weights`` hold that value (None: random numbers), other parameters and buffers hold 0.
     """
+    _check_size(module, name)
     state = {}
     for key, tensor in (*module.named_parameters(), *module.named_buffers()):
         value = weights.get(key.rpartition(".")[2], 0.0)

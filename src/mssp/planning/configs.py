@@ -7,9 +7,11 @@ refused here, before any model is built.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from mssp._constraints import positive_int, shown
 
 Config = Mapping[str, Any]
 
@@ -22,8 +24,11 @@ _SIZES = {
     "depth": ("num_hidden_layers",),
 }
 FAMILY, QUANTIZATION = "model_type", "quantization_config"
-# Entries that no plan depends on, and that would need packages or weights before a model could be built.
-NOT_SIZES = ("transformers_version", FAMILY, QUANTIZATION, "_attn_implementation")
+# Entries that no plan depends on, and that would need packages, weights or names of labels before a model is built.
+NOT_SIZES = (
+    "transformers_version", FAMILY, QUANTIZATION, "_attn_implementation", "num_labels", "id2label", "label2id",
+)  # fmt: skip
+_DEEPEST = 32  # lists and objects inside one another; configs have four
 # All names of these sizes mean one thing: two of them in one config must agree.
 _SYNONYMS = ("experts", "active")
 # Families whose gates are shares of one unless a flag says otherwise.
@@ -53,14 +58,37 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """The content of a ``config.json``, given by its own path or by its folder's."""
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
     except FileNotFoundError:
         raise ValueError(f"{file}: there is no such file") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: expected JSON in UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{file}: expected a JSON object")
+    _refuse_deep(file, content)
     return content
+
+
+def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which every key stands once."""
+    entries: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in entries:
+            raise ValueError(f"{shown(key)} is there twice: {shown(entries[key])} and {shown(value)}")
+        entries[key] = value
+    return entries
+
+
+def _refuse_deep(file: Path, content: Any) -> None:
+    """Refuse what is nested so deep that copying it would exhaust the stack."""
+    layer = [content]
+    for _ in range(_DEEPEST):
+        values = [part.values() if isinstance(part, dict) else part for part in layer]
+        layer = [value for several in values for value in several if isinstance(value, dict | list)]
+    if layer:
+        raise ValueError(f"{file}: it is nested more than {_DEEPEST} deep")
 
 
 def loaded(config: Any) -> Any:
@@ -77,7 +105,7 @@ def entries_of(config: Any) -> Config:
         raise ValueError(f"a config's {FAMILY} is a name, got {entries[FAMILY]!r}")
     text = entries.get("text_config")
     has_sizes = any(entries.get(key) is not None for key in _SIZES["width"])
-    return text if isinstance(text, Mapping) and not has_sizes else entries
+    return entries_of(text) if isinstance(text, Mapping) and not has_sizes else entries
 
 
 def family_of(config: Any) -> Any:
@@ -104,10 +132,10 @@ def sizes_of(config: Any) -> dict[str, Any]:
                 raise ValueError(
                     f"the model config contradicts itself: {first} is {entries[first]}, {second} is {entries[second]}"
                 )
-        sizes[name] = entries[first]
+        sizes[name] = positive_int(first, entries[first])
     _check_divisions(entries)
     groups, chosen = entries.get("n_group"), entries.get("topk_group")
-    if type(groups) is int and type(chosen) is int and type(sizes["experts"]) is type(sizes["active"]) is int:
+    if type(groups) is int and type(chosen) is int and positive_int("n_group", groups):
         reachable = chosen * (sizes["experts"] // groups)
         if reachable < sizes["active"] <= sizes["experts"]:  # Shape refuses more active experts than there are
             raise ValueError(
