@@ -193,18 +193,18 @@ def test_json_and_back() -> None:
 def test_numbers_that_contradict_each_other_are_refused() -> None:
     right = checked().json()
     for wrong, message in (
-        ({"scheme": "magic"}, "scheme is 'magic', none of mssp, mup"),
-        ({"optimizer": "luck"}, "optimizer is 'luck', none of sgd"),
-        ({"widths": []}, "sizes, steps and seeds are positive whole numbers"),
-        ({"steps": "many"}, "sizes, steps and seeds are positive whole numbers"),
-        ({"widths": [64, 128]}, r"has not 5 values at each of \[64, 128\]"),
-        ({"steps": 7}, "has not 8 values at each of"),
+        ({"scheme": "magic"}, "scheme must be one of mssp, mup, .*, got 'magic'"),
+        ({"optimizer": "luck"}, "optimizer must be one of sgd, adam, adamw, got 'luck'"),
+        ({"widths": []}, "widths must be a list of 2 different parts or more, got nothing"),
+        ({"steps": "many"}, "steps must be a whole number from 1 to .*, got 'many'"),
+        ({"widths": [64, 128]}, r"values must have 5 numbers at each of \[64, 128\]"),
+        ({"steps": 7}, "exponents must be 8 numbers, got 5"),
     ):
-        with pytest.raises(ValueError, match=f"^it is no result of mssp check --json: .*{message}"):
+        with pytest.raises(ValueError, match=f"^corrupt check file: .*{message}"):
             Check.from_json(right | wrong)
 
 
 @pytest.mark.parametrize("foreign", [{}, {"axis": "width"}, {**checked().json(), "quantities": {"loss": {}}}, []])
 def test_what_is_no_check_is_refused_in_one_line(foreign: Any) -> None:
-    with pytest.raises(ValueError, match=r"^it is no result of mssp check --json: [^\n]+$"):
+    with pytest.raises(ValueError, match=r"^corrupt check file: [^\n]+$"):
         Check.from_json(foreign)

@@ -50,5 +50,5 @@ def test_json_and_back(lost: bool) -> None:
 
 @pytest.mark.parametrize("foreign", [{}, {"experiment": "", "settings": [{}]}, {"settings": 3, "experiment": ""}])
 def test_what_is_no_sweep_is_refused_in_one_line(foreign: Any) -> None:
-    with pytest.raises(ValueError, match=r"^it is no result of mssp sweep --json: [^\n]+$"):
+    with pytest.raises(ValueError, match=r"^corrupt sweep file: [^\n]+$"):
         read(foreign)

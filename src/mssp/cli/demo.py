@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mssp._documents import parsed
 from mssp._environment import __version__, device_text, pick_device
 from mssp._files import write_whole
 from mssp.cli import flags, progress
@@ -267,12 +268,15 @@ def _make_unless_kept(
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none."""
+    """The result in a file; empty where there is none, or something that the report cannot show."""
+    from mssp.report.contents import read
+
     try:
-        document = json.loads(path.read_bytes())
+        read([path])
+        document: dict[str, Any] = parsed(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return document if isinstance(document, dict) else {}
+    return document
 
 
 class Stages:

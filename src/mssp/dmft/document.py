@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 
+from mssp._constraints import shown
+from mssp._documents import Form
 from mssp._estimates import Estimate, finite
 from mssp.dmft.comparison import AtWidth, Comparison
-from mssp.dmft.observables import MAIN, OVER_INPUTS, Array, Observables, averaged, blocks, traces
+from mssp.dmft.observables import MAIN, OVER_INPUTS, Array, Observables, averaged, blocks, relative, traces
 from mssp.dmft.solution import Solution
 from mssp.planning.setting import II, I
 
+FORM = Form("limit file", "mssp.dmft", "limit.schema.json")
+_OVERLAY_FORM = replace(FORM, part="overlay")
 SHOWN = (*MAIN, "g3", "phi2", "g2", "router_gradient")  # in tables of deviations
 SYMBOLS = {
     "f": "f", "loss": "loss", "phi1": "Φ¹", "phi2": "Φ²", "phi3": "Φ³", "g1": "G¹", "g2": "G²", "g3": "G³",
@@ -231,30 +235,54 @@ class Overlay:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Overlay:
-        """The overlay that :meth:`json` wrote; ValueError if the document is something else."""
-        try:
-            beside = tuple(
-                NetworkCurves(
-                    networks["width"],
-                    networks["seeds"],
-                    _arrays(networks["curves"]),
-                    {name: _number(value) for name, value in networks["deviation"].items()},
-                    {name: _number(value) for name, value in networks["error"].items()},
-                )
-                for networks in document["beside"]
+        """The overlay that :meth:`json` wrote.
+
+        A ValueError names what is not as ``limit.schema.json`` says, or what contradicts the rest of the document.
+        """
+        _OVERLAY_FORM.refuse_unfit(document)
+        return cls._of_fit(document)
+
+    @classmethod
+    def _of_fit(cls, document: Mapping[str, Any]) -> Overlay:
+        """The overlay of a document that is as the schema says."""
+        beside = tuple(
+            NetworkCurves(
+                networks["width"],
+                networks["seeds"],
+                _arrays(f"beside.{number}.curves", networks["curves"], document),
+                {name: _number(value) for name, value in networks["deviation"].items()},
+                {name: _number(value) for name, value in networks["error"].items()},
             )
-            return cls(
-                **{name: document[name] for name in ("heading", "regime", "scheme", "steps", "inputs", "solutions")},
-                targets=np.array(document["targets"], dtype=np.float64),
-                mean=_arrays(document["mean"]),
-                error=_arrays(document["error"]),
-                warnings=tuple(document["warnings"]),
-                beside=beside,
-                exponents={name: Estimate(*map(_number, pair)) for name, pair in document["exponents"].items()},
-                verdict=document["verdict"],
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is no result of mssp dmft --json: {type(error).__name__}, {error}") from None
+            for number, networks in enumerate(document["beside"])
+        )
+        overlay = cls(
+            **{name: document[name] for name in ("heading", "regime", "scheme", "steps", "inputs", "solutions")},
+            targets=np.array(document["targets"], dtype=np.float64),
+            mean=_arrays("mean", document["mean"], document),
+            error=_arrays("error", document["error"], document),
+            warnings=tuple(document["warnings"]),
+            beside=beside,
+            exponents={name: Estimate(*map(_number, pair)) for name, pair in document["exponents"].items()},
+            verdict=document["verdict"],
+        )
+        _refuse_contradictions(overlay)
+        return overlay
+
+
+def read(document: Mapping[str, Any]) -> Overlay:
+    """The overlay of a limit that ``mssp dmft --json`` wrote, which says nothing else than the rest of the document."""
+    FORM.refuse_unfit(document)
+    overlay = Overlay._of_fit(document["overlay"])
+    if {*document.get("finite", ())} != {str(networks.width) for networks in overlay.beside}:
+        raise FORM.corrupt("finite must have the widths that are beside the limit in the overlay")
+    names = document.get("exponent", {}).keys()
+    if names & {*MAIN} != overlay.exponents.keys() or names != document.get("exponent_ci", {}).keys():
+        raise FORM.corrupt("exponent and exponent_ci must have the names that have exponents in the overlay")
+    for name, value in _said_outside(overlay).items():
+        if not _agree(document[name], _plain(value)):
+            raise FORM.corrupt(f"{name} is not that of the overlay")
+    _refuse_other_kernels(document["kernels"], overlay)
+    return overlay
 
 
 def _network_curves(at: AtWidth, solution: Solution) -> NetworkCurves:
@@ -270,9 +298,111 @@ def _curves(observables: Observables, solution: Solution) -> dict[str, Array]:
     return {name: np.where(np.abs(ys) < _ROUNDING, 0.0, ys).reshape(len(ys), -1) for name, ys in curves.items()}
 
 
-def _arrays(curves: Mapping[str, Any]) -> dict[str, Array]:
-    return {name: np.array(ys, dtype=np.float64) for name, ys in curves.items()}  # numpy makes NaN of null
+def _arrays(place: str, curves: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Array]:
+    """Curves by name; those of a document are as long as its steps, and outputs have a line for each of its inputs."""
+    lines = {"f": document["inputs"]}
+    return {
+        name: _array(f"overlay.{place}.{name}", ys, document["steps"] + 1, lines.get(name, 1))
+        for name, ys in curves.items()
+    }
+
+
+def _array(place: str, values: Any, *shape: int) -> Array:
+    """The numbers of a document, with NaN for null; ValueError if they have another shape."""
+    try:
+        array = np.array(values, dtype=np.float64)
+    except ValueError:  # lists of different lengths
+        array = np.empty(0)
+    if array.shape != shape:
+        raise FORM.corrupt(f"{place} must be {' × '.join(map(shown, shape))} numbers")
+    return array
 
 
 def _number(value: float | None) -> float:
     return float("nan") if value is None else value
+
+
+# -- contradictions in a file ------------------------------------------------------------------------------------------
+
+
+def _refuse_contradictions(overlay: Overlay) -> None:
+    """A ValueError names what a limit would not have written beside the rest of its overlay."""
+    if len(overlay.targets) > overlay.inputs:
+        raise FORM.corrupt(f"overlay.targets must be at most {overlay.inputs} numbers, got {len(overlay.targets)}")
+    widths = [networks.width for networks in overlay.beside]
+    if widths != sorted(set(widths)):
+        raise FORM.corrupt(f"overlay.beside must have widths in growing order, got {shown(widths)}")
+    for name, error in overlay.error.items():
+        if (error < 0).any() or (overlay.solutions == 1 and not np.isnan(error).all()):
+            raise FORM.corrupt(f"overlay.error.{name} must be at least 0 everywhere, and null for a single solution")
+    for name, exponent in overlay.exponents.items():
+        if math.isnan(exponent.value) != math.isnan(exponent.ci):
+            raise FORM.corrupt(f"overlay.exponents.{name} must be two numbers, or null twice")
+    for networks in overlay.beside:
+        deviation = relative(networks.curves["f"] - overlay.mean["f"], overlay.mean["f"])
+        if not math.isclose(networks.deviation["f"], deviation, rel_tol=1e-6, abs_tol=1e-9) and math.isfinite(
+            deviation
+        ):
+            raise FORM.corrupt(f"overlay.beside of width {networks.width} deviates in f by {deviation:.4g}")
+    # The verdict follows from the exponents alone, and there is none without networks.
+    verdict = Comparison(cast(Solution, None), (), overlay.exponents).verdict if widths else ""
+    FORM.agree("overlay.verdict", overlay.verdict.partition(":")[0], verdict)
+    if overlay.exponents and not widths:
+        raise FORM.corrupt("overlay.exponents are of networks, and there are none beside the limit")
+
+
+def _said_outside(overlay: Overlay) -> dict[str, Any]:
+    """What a limit says once more outside of its overlay, by its keys."""
+    mean, error, exponents = overlay.mean, overlay.error, overlay.exponents
+    of_limit = {
+        "regime": overlay.regime,
+        "scheme": overlay.scheme,
+        "inputs": len(overlay.targets),
+        "test_inputs": overlay.inputs - len(overlay.targets),
+        "steps": overlay.steps,
+        "solves": overlay.solutions,
+        "loss": mean["loss"][:, 0],
+        "loss_error": error["loss"][:, 0],
+        "f": mean["f"],
+        "f_error": error["f"],
+        "warnings": overlay.warnings,
+    }
+    if not overlay.beside:
+        return of_limit
+    return of_limit | {
+        "finite": {str(networks.width): _said_of(networks) for networks in overlay.beside},
+        "exponent": {name: exponent.value for name, exponent in exponents.items()},
+        "exponent_ci": {name: exponent.ci for name, exponent in exponents.items()},
+        "verdict": overlay.verdict,
+    }
+
+
+def _said_of(networks: NetworkCurves) -> dict[str, Any]:
+    curves = {"loss": networks.curves["loss"][:, 0], "f": networks.curves["f"]}
+    return {"seeds": networks.seeds, **curves, "deviation": networks.deviation, "error": networks.error}
+
+
+def _agree(outside: Any, inside: Any) -> bool:
+    """Whether a limit says outside what its overlay says; of names it may say more."""
+    match inside:
+        case dict():
+            return all(name in outside and _agree(outside[name], value) for name, value in inside.items())
+        case list():
+            return len(outside) == len(inside) and all(map(_agree, outside, inside))
+        case float():
+            return outside is not None and math.isclose(outside, inside, rel_tol=1e-6, abs_tol=1e-9)
+    return bool(outside == inside)
+
+
+def _refuse_other_kernels(kernels: Mapping[str, Any], overlay: Overlay) -> None:
+    """A ValueError names a kernel whose curve is not in the overlay."""
+    steps, inputs = overlay.steps + 1, overlay.inputs
+    curves = {"g3": _array("kernels.g3", kernels["g3"], steps)}
+    for name in OVER_INPUTS:
+        blocks_at_steps = _array(f"kernels.{name}", kernels[name], steps, inputs, inputs)
+        curves[name] = np.trace(blocks_at_steps, axis1=1, axis2=2) / inputs
+    for name, values in kernels["router"].items():
+        curves[f"router_{name}"] = _array(f"kernels.router.{name}", values, steps, inputs).mean(1)
+    for name, curve in curves.items():
+        if not np.allclose(curve, overlay.mean[name][:, 0], rtol=1e-6, atol=1e-9, equal_nan=True):
+            raise FORM.corrupt(f"kernels give another curve of {name} than that of the overlay")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, groupby
 from typing import Any
 
-from mssp._constraints import a_plan, takes
+from mssp._constraints import a_plan, shown, takes
+from mssp._documents import Form
 from mssp._tables import align, markdown_table, number
 from mssp.apply.description import multipliers_of, planned_parameters
 from mssp.hf.adaptation import adapt
@@ -22,6 +24,8 @@ from mssp.planning.plan_file import document
 from mssp.planning.plans import Plan, Values
 from mssp.planning.printing import facts, notes, title
 from mssp.planning.rules import BIASES, GAINS
+
+FORM = Form("plan file by name", "mssp.hf", "named_plan.schema.json")
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,19 @@ def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
         and planned_factor.value(plan) != 1.0
     )
     return ByName(plan, rows, tuple(factors))
+
+
+def plan_of(document: Mapping[str, Any]) -> Plan:
+    """The plan of a document that :meth:`ByName.json` wrote; a ValueError names what is wrong with the document."""
+    FORM.refuse_unfit(document)
+    plan, table = Plan.from_json(json.dumps(document["plan"])), document["parameters"]
+    for index, row in enumerate(table["rows"]):
+        if len(row) != len(table["header"]):
+            raise FORM.corrupt(f"parameters.rows.{index} must be {len(table['header'])} texts, got {len(row)}")
+        role = dict(zip(table["header"], row, strict=True)).get("role")
+        if role is not None and role not in plan.roles:
+            raise FORM.corrupt(f"parameters.rows.{index} is of {shown(role)}, which is no role of the plan")
+    return plan
 
 
 def _with_blocks(pattern: str, names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from mssp._constraints import shown
 from mssp.planning.recipe import Recipe
 from mssp.planning.shape import Shape
 
@@ -84,7 +85,7 @@ def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
         raise ValueError("not a plan file: expected what `mssp plan --json` writes")
     version = data["version"]
     if type(version) is not int or version < 1:
-        raise ValueError(f"corrupt plan file: version must be a positive whole number, got {version!r}")
+        raise ValueError(f"corrupt plan file: version must be a positive whole number, got {shown(version)}")
     if version > VERSION:
         raise ValueError(f"the plan file has version {version}, this mssp reads up to {VERSION}: upgrade mssp")
     missing = [name for name in (*_SETTINGS, "roles", "hash") if name not in data]
@@ -93,14 +94,14 @@ def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
     unknown = [name for name in data if name not in (*_SETTINGS, *_LATER_SETTINGS, *_NUMBERS)]
     if unknown:
         raise ValueError(
-            f"the plan file has {unknown[0]!r}, which this mssp does not know: upgrade mssp, or plan again"
+            f"the plan file has {shown(unknown[0])}, which this mssp does not know: upgrade mssp, or plan again"
         )
     try:
         plan = make(_read_settings(data))
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"corrupt plan file: {error}") from None
     if plan.hash != data["hash"]:
-        raise ValueError(f"corrupt plan file: its hash is {data['hash']!r}, its settings have {plan.hash!r}")
+        raise ValueError(f"corrupt plan file: its hash is {shown(data['hash'])}, its settings have {plan.hash!r}")
     recomputed = {**document(plan), "warnings": data.get("warnings")}  # words may change, numbers may not
     for path, _, _ in differences(data, recomputed, _agree):
         raise ValueError(f"corrupt plan file: {path} is not what its settings give")

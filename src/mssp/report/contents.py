@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from mssp._constraints import collection, one_of, optional, takes
+from mssp._documents import one_line, parsed
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
+from mssp.dmft import document as limit_file
 from mssp.dmft.document import Overlay
+from mssp.hf.named_plan import plan_of
 from mssp.planning.plans import Plan
 from mssp.planning.setting import II, SGD, Setting
 from mssp.store.runs import STATUSES, Run, Store
@@ -261,27 +264,27 @@ def _searches(experiment: str, data: str, runs: Sequence[Run], steps: int) -> li
 
 
 def _read_document(path: Path, contents: Contents) -> None:
-    try:
-        document = json.loads(path.read_bytes())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"it is not JSON: {error}") from None
+    document = parsed(path.read_bytes())
     if not isinstance(document, dict):
         raise ValueError(_FOREIGN)
     reader = next((read for key, read in _READERS.items() if key in document), None)
     if reader is None:
         raise ValueError(_FOREIGN)
-    reader(path, document, contents)
-    if isinstance(document.get("made_with"), dict):
+    try:
+        reader(path, document, contents)
+    except ValueError as error:
+        raise ValueError(one_line(str(error))) from None
+    if "made_with" in document:
         contents.environments.append((path.name, document["made_with"]))
 
 
 def _read_check(path: Path, document: Mapping[str, Any], contents: Contents) -> None:
-    check, data = Check.from_json(document), str(document.get("data", ""))
+    check, data = Check.from_json(document), document.get("data", "")
     contents.checks.append(Checked(check, data, document.get("active"), document.get("base_width")))
 
 
 def _read_limit(path: Path, document: Mapping[str, Any], contents: Contents) -> None:
-    contents.limits.append(Overlay.from_json(document["overlay"]))
+    contents.limits.append(limit_file.read(document))
 
 
 def _read_transfer(path: Path, document: Mapping[str, Any], contents: Contents) -> None:
@@ -293,12 +296,8 @@ def _read_plan(path: Path, document: Mapping[str, Any], contents: Contents) -> N
 
 
 def _read_parameters(path: Path, document: Mapping[str, Any], contents: Contents) -> None:
-    table = document["parameters"]
-    try:
-        plan = Plan.from_json(json.dumps(document["plan"]))
-        contents.plans.append(NamedPlan(path.stem, plan, table["header"], table["rows"], document["factors"]))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"it is no result of mssp plan --by-name --json: {type(error).__name__}, {error}") from None
+    plan, table = plan_of(document), document["parameters"]
+    contents.plans.append(NamedPlan(path.stem, plan, table["header"], table["rows"], document["factors"]))
 
 
 # The reader of each kind of result, by the key that only this kind has.

@@ -302,5 +302,5 @@ def test_a_picture_of_what_a_file_holds_is_the_same() -> None:
 
 @pytest.mark.parametrize("foreign", [{}, [], {"beside": [{}]}, {**Overlay.of(LIMIT).json(), "mean": None}])
 def test_what_is_no_overlay_is_refused_in_one_line(foreign: Any) -> None:
-    with pytest.raises(ValueError, match=r"^it is no result of mssp dmft --json: [^\n]+$"):
+    with pytest.raises(ValueError, match=r"^corrupt limit file: [^\n]+$"):
         Overlay.from_json(foreign)
