@@ -265,7 +265,7 @@ def _refuse_exponents(check: Check, place: str, quantity: Judged) -> None:
 
 
 def _refuse_verdict(check: Check, place: str, quantity: Judged) -> None:
-    """A ValueError names a verdict that does not go with what was measured and expected, by the rules of judgement.py."""
+    """A ValueError names a verdict that does not follow from what was measured and expected, by judgement.py."""
     verdict, judged = quantity.verdict, quantity.judged
     if verdict == "zero" and any(map(any, quantity.values.values())):
         raise FORM.corrupt(f"{place}.verdict is zero, and not all of its values are")
