@@ -19,15 +19,22 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import mssp
 from mssp._constraints import Constraint
 from mssp.cli.commands import COMMANDS, main
 from mssp.cli.flags import flags_of
 
+MODEL = nn.Linear(2, 2)
 NONSENSE: dict[str, Any] = {
     "None": None, "a word": "nonsense", "nan": math.nan, "-1": -1, "0": 0, "1e300": 1e300, "''": "", "[]": [],
     "an object": object(), "a dict": {},
+    # Arguments that were swapped, or a class in place of its object.
+    "a model": MODEL, "a plan": mssp.plan(mssp.Shape(8, 8, 2, 2, 1), regime="I", lr=1.0),
+    "an optimizer": torch.optim.SGD(MODEL.parameters()), "a class": nn.Linear, "a generator": MODEL.named_parameters(),
+    "claims in a list": [("weight", "hidden")],
 }  # fmt: skip
 A_RESULT = "a result, which the library makes"
 AN_ENTRY = "an entry of a table of the package"
@@ -42,7 +49,6 @@ EXEMPT = {
     "mssp.coordcheck.Check": A_RESULT,
     "mssp.dmft.Comparison": A_RESULT,
     "mssp.dmft.Solution": A_RESULT,
-    "mssp.hf.plan": "takes configs in all the forms that people have, and the arguments of mssp.plan",
     "mssp.ladders.Ladder": "a protocol",
     "mssp.measure.Monitor": A_RESULT,
     "mssp.nn.ExpertWeights": IN_EVERY_STEP,
@@ -66,12 +72,9 @@ EXEMPT = {
     "mssp.sweep.Transfer": A_RESULT,
     "mssp.sweep.WidthSummary": A_RESULT,
 }
-OF_ANY_FORM = "configs come as objects, mappings, folders and files, and are read in one place"
 EXEMPT_ARGUMENTS = {
     "mssp.data.load": {"name_or_path": "refused as data, see tests/data/test_names.py", "options": "by data set"},
-    "mssp.hf.adapt": {"base": OF_ANY_FORM},
-    "mssp.hf.by_name": {"target": OF_ANY_FORM, "base": OF_ANY_FORM},
-    "mssp.hf.checkpoint_infos": {"config": OF_ANY_FORM, "base": OF_ANY_FORM},
+    "mssp.hf.plan": {"settings": "the arguments of mssp.plan"},
     "mssp.measure.ModuleProbe": {"batch": "whatever the model takes"},
     "mssp.monitor": {"to": "trackers of several libraries", "probe": "whatever the model takes"},
     "mssp.sweep.Local": {"device": "a torch.device", "_feed": "kept between studies"},
@@ -131,9 +134,14 @@ SENSIBLE = {
     "a mapping": {"a dict"},
     "a mapping of names to what parameters are": {"a dict"},
     "a positive number, or a mapping of roles to positive numbers": {"1e300", "a dict"},
-    "several things": {"[]"},
+    "several things": {"[]", "a generator", "claims in a list"},
+    "a torch.nn.Module": {"a model"},
+    "a torch.optim.Optimizer": {"an optimizer"},
+    "a function": {"a model", "a class"},
+    "the config of a model, as an object, a mapping, or the path of its file or folder": {"a word", "a dict"},
     "the path of a file": {"a word"},
-    "what mssp.plan returns, or its JSON": {"a word", "''"},
+    "what mssp.plan returns": {"a plan"},
+    "what mssp.plan returns, or its JSON": {"a word", "''", "a plan"},
 }
 
 
@@ -153,7 +161,7 @@ PAIRS = [
 
 def test_how_much_nonsense_is_tried() -> None:
     """Literal numbers: what is not tried any more has to be taken out of them."""
-    assert (len(CHECKED), len(ARGUMENTS), len(PAIRS)) == (79, 337, 3163)
+    assert (len(CHECKED), len(ARGUMENTS), len(PAIRS)) == (80, 347, 5266)
 
 
 @pytest.mark.parametrize("name", CHECKED)
@@ -220,7 +228,7 @@ FLAG_PAIRS = [
 
 def test_every_flag_that_takes_words_has_a_constraint() -> None:
     """Switches take none; a flag without a constraint would hold what tyro reads, whatever that is."""
-    assert (len(FLAGS), len(FLAG_PAIRS)) == (159, 746)
+    assert (len(FLAGS), len(FLAG_PAIRS)) == (162, 758)
     for name, (command, _) in COMMANDS.items():
         hints = inspect.get_annotations(command, eval_str=False)
         groups = ("ShapeFlags", "RecipeFlags", "HostSizes")

@@ -258,6 +258,15 @@ def having(attribute: str, what: str) -> Constraint[Any]:
     return Constraint(what, take)
 
 
+def _config(value: Any) -> Any:
+    if isinstance(value, str | os.PathLike):
+        return _path(value)
+    if isinstance(value, type) or not (isinstance(value, Mapping) or hasattr(value, "to_dict")):
+        raise UnfitError
+    return value
+
+
+a_config = Constraint("the config of a model, as an object, a mapping, or the path of its file or folder", _config)
 an_optimizer = having("param_groups", "a torch.optim.Optimizer")
 
 

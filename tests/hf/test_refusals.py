@@ -151,7 +151,11 @@ def test_configs_that_contradict_themselves(changes: dict[str, Any], message: st
         ("mixtral", config_of("gpt_oss", BASE), "the base is a gpt_oss, the model a mixtral: base and target must be"),
         ("mixtral", config_of("olmoe", BASE).to_dict(), "the base is a olmoe, the model a mixtral"),
         ("deepseek_v3", config_of("deepseek_v3", BASE, q_lora_rank=None), "the base has no model.layers.*.self_attn."),
-        ("olmoe", 7, "a base is a config, a mapping, a folder or a config.json, got a int"),
+        (
+            "olmoe",
+            7,
+            "base must be the config of a model, as an object, a mapping, or the path of its file or folder, got 7",
+        ),
         ("olmoe", "nowhere", "nowhere: there is no such file"),
     ],
 )

@@ -297,7 +297,7 @@ def test_a_run_in_which_the_model_is_never_called() -> None:
     ("options", "message"),
     [
         ({"every": 0}, "every must be"),
-        ({"to": 3}, "to is a path, a TensorBoard writer .* or a list of these; got 3"),
+        ({"to": 3}, "to must be a path, a TensorBoard writer .* or a list of these, got 3"),
         ({"to": "nowhere/run.jsonl"}, "cannot write nowhere.run.jsonl: its folder does not exist"),
         ({"to": "."}, "cannot write .: it is a folder"),
         ({"loss": own_loss}, "a loss is taken on a probe batch: pass probe too"),
@@ -333,3 +333,29 @@ def test_nothing_is_left_after_closing() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     train(model, optimizer, [batch()])
     assert watched.lines == []
+
+
+def test_an_optimizer_of_another_model_is_refused() -> None:
+    (model, plan, _), (_, _, of_another) = run(), run()
+    count = len(list(model.parameters()))
+    message = f"must be an optimizer of the model, got one of whose {count} parameters {count} are not the model's"
+    with pytest.raises(ValueError, match=message):
+        mssp.monitor(model, plan, optimizer=of_another)
+    of_another.param_groups[0]["params"] = [next(model.parameters())]
+    with pytest.raises(ValueError, match="are not the model's"):
+        mssp.monitor(model, plan, optimizer=of_another)
+
+
+def test_an_optimizer_of_a_part_of_the_model_is_measured_where_it_is() -> None:
+    model, plan, _ = run()
+    optimizer = torch.optim.AdamW([parameter for name, parameter in model.named_parameters() if "router" in name])
+    with mssp.monitor(model, plan, optimizer=optimizer, every=1) as watched:
+        train(model, optimizer, [batch()])
+    assert [name for name in watched.lines[0].sizes if name.startswith("faithfulness/")] == ["faithfulness/router"]
+
+
+@pytest.mark.parametrize("to", [nn.Linear(1, 1), nn.Linear, torch.ones(1), object()])
+def test_what_lines_cannot_be_written_to(to: Any) -> None:
+    model, plan, _ = run()
+    with pytest.raises(ValueError, match=r"to must be a path, .*, got [^\n]+$"):
+        mssp.monitor(model, plan, to=to)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mssp._constraints import a_module, claims, optional, takes
+from mssp._constraints import a_module, claims, optional, shown, takes
 from mssp.apply.protocols import DescribesItself, Multiplies
 from mssp.planning.parameter import ParamInfo
 
@@ -188,7 +188,9 @@ def _checked(claims: Claims | None) -> Claims:
         raise ValueError(f"claims must map name patterns to ParamInfo or a role, got a {type(claims).__name__}")
     for pattern, claim in claims.items():
         if not isinstance(pattern, str) or not isinstance(claim, ParamInfo | str):
-            raise ValueError(f"claims must map name patterns to ParamInfo or a role, got {pattern!r}: {claim!r}")
+            raise ValueError(
+                f"claims must map name patterns to ParamInfo or a role, got {shown(pattern)}: {shown(claim)}"
+            )
     return claims
 
 

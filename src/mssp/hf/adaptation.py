@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from mssp._constraints import a_module, a_plan, one_of, optional, takes
+from mssp._constraints import a_config, a_module, a_plan, one_of, optional, takes
 from mssp.apply.description import unwrapped
 from mssp.hf.experts import MoE, moe_layers, numbered_layers
 from mssp.hf.factors import FACTOR_ATTRIBUTE, attach, detach, factors_for, is_tied
@@ -36,7 +36,7 @@ _METHODS = ("param_infos", "plan_multipliers", "keep_plan")
 _ROUTING = ("gate_kind", "random_routing")
 
 
-@takes(model=a_module, plan=optional(a_plan), gate=optional(one_of(GATE_KINDS)))
+@takes(model=a_module, base=optional(a_config), plan=optional(a_plan), gate=optional(one_of(GATE_KINDS)))
 def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate: str | None = None) -> None:
     """Make a Hugging Face MoE describe its parameters, their sides at the base and its factors to ``mssp``.
 

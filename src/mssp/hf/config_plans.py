@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from mssp._constraints import a_config, optional, takes
 from mssp.planning import plans
 from mssp.planning.configs import loaded, outside_the_paper
 from mssp.planning.plans import Plan
@@ -15,6 +16,7 @@ from mssp.planning.recipe import PlanWarning
 from mssp.planning.shape import Shape
 
 
+@takes(target=a_config, base=optional(a_config))
 def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
     """Carry what was tuned on the model of one config to that of another.
 
@@ -33,7 +35,7 @@ def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
     carried = plans.plan(Shape.from_config(target), None if base is None else Shape.from_config(base), **settings)
     noted = with_notes(carried, target, base)
     for note in noted.warnings[len(carried.warnings) :]:
-        warnings.warn(note, PlanWarning, stacklevel=2)
+        warnings.warn(note, PlanWarning, stacklevel=3)
     return noted
 
 

@@ -40,7 +40,7 @@ def config_of(source: Any, like: nn.Module | None = None) -> Any:
         return source
     source = loaded(source)
     if not isinstance(source, Mapping):
-        raise ValueError(f"a base is a config, a mapping, a folder or a config.json, got a {type(source).__name__}")
+        raise ValueError(f"a model's config must be an object, a mapping or the path of one, got {shown(source)}")
     entries = entries_of(source)
     _check_entries(entries)
     from transformers import PreTrainedConfig

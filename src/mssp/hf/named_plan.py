@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import compress, groupby
 from typing import Any
 
-from mssp._constraints import a_plan, shown, takes
+from mssp._constraints import a_config, a_plan, optional, shown, takes
 from mssp._documents import Form
 from mssp._tables import align, markdown_table, number
 from mssp.apply.description import multipliers_of, planned_parameters
@@ -90,7 +90,7 @@ class ByName:
         return list(compress((eps, grad_scale, weight_decay), has_column))
 
 
-@takes(plan=a_plan)
+@takes(plan=a_plan, target=a_config, base=optional(a_config))
 def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
     """The plan for the model of a config, by parameter name; the model is built without memory.
 

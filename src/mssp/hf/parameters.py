@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from mssp._constraints import mapping, takes
+from mssp._constraints import a_config, mapping, optional, takes
 from mssp.apply.description import name_cleaner
 from mssp.hf.experts import FusedExperts, has_attribute, is_fused
 from mssp.hf.meta import config_of, on_meta
@@ -138,7 +138,7 @@ class _BaseShapes:
         return self._infos_with_sides[key]
 
 
-@takes(shapes=mapping)
+@takes(shapes=mapping, config=a_config, base=optional(a_config))
 def checkpoint_infos(shapes: Mapping[str, tuple[int, ...]], config: Any, base: Any = None) -> dict[str, ParamInfo]:
     """The descriptions of a checkpoint's tensors, by their names on disk, where every matrix of every expert has one.
 

@@ -104,6 +104,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._writers = writers(to) if _is_first_process() else []
         self._model, self._plan, self._claims = model, plan, claims
         self._optimizer = None if optimizer is None else inner_optimizer(optimizer)
+        if self._optimizer is not None:
+            _refuse_strangers(self._optimizer, model)
         self._every = every
         self._described = described_parameters(model, claims)
         check_unsharded(self._described)
@@ -213,6 +215,19 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.lines.append(line)
         for write in self._writers:
             write(line)
+
+
+def _refuse_strangers(optimizer: Optimizer, model: nn.Module) -> None:
+    """Refuse an optimizer of another model, whose steps would be counted. It may hold a part of the model's parameters.
+
+    Wrappers keep the parameters of what they wrap: compiled models, and those of DDP.
+    """
+    own = {id(parameter) for parameter in model.parameters()}
+    held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    strangers = sum(each not in own for each in held)
+    if strangers:
+        what = f"one of whose {len(held)} parameters {strangers} are not the model's"
+        raise ValueError(f"optimizer must be an optimizer of the model, got {what}")
 
 
 def _gradient_sizes(described: Described, optimizer: Optimizer) -> Sizes:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
+from mssp._constraints import shown
 from mssp._estimates import finite
 
 
@@ -46,6 +49,9 @@ class Line:
 
 
 Writer = Callable[[Line], None]
+_PLACES = (
+    "a path, a TensorBoard writer (add_scalar), a wandb run (log), a function of a step and a dict, or a list of these"
+)
 
 
 def writers(to: Any) -> list[Writer]:
@@ -56,16 +62,15 @@ def writers(to: Any) -> list[Writer]:
         return [writer for target in to for writer in writers(target)]
     if isinstance(to, str | os.PathLike):
         return [_to_file(Path(to))]
+    if isinstance(to, type | nn.Module | Tensor):  # they can be called, and a tensor has a logarithm
+        raise ValueError(f"to must be {_PLACES}, got {shown(to)}")
     if hasattr(to, "add_scalar"):
         return [lambda line: _add_scalars(to.add_scalar, line)]
     if hasattr(to, "log"):
         return [lambda line: to.log(line.scalars(), step=line.step)]
     if callable(to):
         return [lambda line: to(line.step, line.scalars())]
-    raise ValueError(
-        "to is a path, a TensorBoard writer (add_scalar), a wandb run (log), a function of a step and a dict, "
-        f"or a list of these; got {to!r}"
-    )
+    raise ValueError(f"to must be {_PLACES}, got {shown(to)}")
 
 
 def _to_file(path: Path) -> Writer:
