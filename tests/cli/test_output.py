@@ -139,4 +139,4 @@ def printed_plan(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_a_store_is_kept_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "--store", "-"]) == 2
-    assert "--store must be a file in a folder that is there, got '-'" in capsys.readouterr().err
+    assert "--store must be a file to write in a folder that is there, got '-'" in capsys.readouterr().err

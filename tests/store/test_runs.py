@@ -98,7 +98,7 @@ def test_numbers_come_back_to_the_bit(study: Study) -> None:
     assert back["odd"].view(np.uint32).tolist() == bits.tolist()
     with closing(sqlite3.connect(study.store.path)) as database:
         sizes = dict(database.execute("SELECT name, length(points) FROM curve"))
-    assert sizes["noise"] == 4000
+    assert sizes["noise"] < 4100
     assert sizes["flat"] < 400
 
 

@@ -127,7 +127,7 @@ def _that_ends_in(suffixes: tuple[str, ...], module: str) -> Constraint[Path]:
 
 
 _to_write = _path("a file to write in a folder that is there", _writable)
-_to_keep = _path("a file in a folder that is there", lambda path: _in_a_folder(path) and not is_stream(path))
+_to_keep = _path("a file to write in a folder that is there", lambda path: _in_a_folder(path) and not is_stream(path))
 _to_update = _path("a file to write in a folder that is there", lambda path: _writable(path) and not is_stream(path))
 _to_read = _path("a file that is there", Path.is_file)
 _config = _path("a config.json that is there, or its folder", Path.exists)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -51,6 +51,7 @@ class Progress:
         self._sign = 1.0 if metric is None or metric.higher_is_better else -1.0
         self._best = -math.inf  # times the sign: more is better
         self._started = time.monotonic()
+        self._said: set[int] = set()
         self._bar: Any = None
 
     def __enter__(self) -> Self:
@@ -106,6 +107,12 @@ class Progress:
         # Steps are counted anew from runs: those repeated, or taken by other processes, would make the two differ.
         self._done = self._finished * self._steps
         self._update()
+
+    def waiting(self, reasons: Mapping[int, str]) -> None:
+        """Say, once for each process, that its runs are waited for, and why; keys are the numbers of the processes."""
+        for number in reasons.keys() - self._said:
+            print(f"mssp: waiting for runs that {reasons[number]}", file=sys.stderr, flush=True)
+        self._said |= reasons.keys()
 
     def _update(self) -> None:
         if self._bar is not None:

@@ -55,7 +55,7 @@ class SweepCommand(RunFlags):
     """print Markdown tables"""
 
     def run(self) -> int:
-        from mssp.sweep.execution import carry_out
+        from mssp.sweep.execution import carry_out, naming, unchecked_text
         from mssp.sweep.transfer import LearningRates, transfers, trials
 
         flags.refuse_both(self, "json", "markdown")
@@ -69,8 +69,9 @@ class SweepCommand(RunFlags):
         with self.opened() as store:
             with progress.Progress("training", metric=self.metric) as display:
                 study = carry_out(store, backend, job, display, planned, "sweep")
-            by_contender = transfers(study.runs(), self.metric, planned)
-            print(f"{len(planned)} runs in {self.store}", file=sys.stderr)
+            with naming(study):
+                by_contender = transfers(study.each_run(), self.metric, planned)
+            print(f"{len(planned)} runs in {self.store}{unchecked_text(study)}", file=sys.stderr)
             if self.export is not None:
                 from mssp.store.table import export
 

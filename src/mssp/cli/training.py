@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -85,10 +86,15 @@ class RunFlags:
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
-        """The store of runs. Stopping the command prints that its finished runs are kept."""
+        """The store of runs. Stopping the command prints that its finished runs are kept.
+
+        A store that may not be written is opened to be read: where all runs are finished, that is enough.
+        """
         from mssp.store.runs import Store
 
-        with Store(self.store, device=device_text(self.device)) as store:
+        may_write = all(os.access(path, os.W_OK) for path in (self.store, self.store.absolute().parent))
+        read_only = self.store.exists() and not may_write
+        with Store(self.store, read_only=read_only, device=device_text(self.device)) as store:
             try:
                 yield store
             except KeyboardInterrupt:

@@ -25,16 +25,16 @@ from mssp.dmft.document import Overlay
 from mssp.hf.named_plan import plan_of
 from mssp.planning.plans import Plan
 from mssp.planning.setting import II, SGD, Setting
-from mssp.store.runs import STATUSES, Run, Store
+from mssp.store.runs import FINISHED, STATUSES, Run, Store
 from mssp.sweep import grids, transfer_text
+from mssp.sweep.execution import naming
 from mssp.sweep.metrics import METRICS, Metric
-from mssp.sweep.transfer import Contender, Transfer, transfers
+from mssp.sweep.transfer import Contender, Score, Transfer, metric_of, score_of
 from mssp.sweep.transfer_text import RecordedSweep
 from mssp.sweep.trial import Trial
 
 _SWEEP, _TUNE = "sweep ", "tune "  # prefixes of the names of studies
 _TOP5, _ACCURACY = "train_top5", "train_accuracy"
-_DONE = ("done", "diverged")  # states of runs that have scores
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,17 @@ class Swept:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A study of learning rates: its data, its settings, and the number of runs in each state (``counts``)."""
+    """A study of learning rates: its data, its settings, and the number of runs in each state (``counts``).
+
+    Args:
+        unchecked: how many finished runs have no checksum, since an older version kept them.
+    """
 
     experiment: str
     data: str
     swept: Sequence[Swept]
     counts: Mapping[str, int]
+    unchecked: int = 0
 
 
 @dataclass(frozen=True)
@@ -186,44 +191,53 @@ def read(paths: Iterable[Path], metric: str | Metric | None = None) -> Contents:
 
 
 def _read_store(path: Path, contents: Contents, metric: Metric | None) -> None:
-    with Store(path, must_exist=True) as store:
+    with Store(path, read_only=True) as store:
         for name in store.studies():
             study = store.open_study(name)
-            runs = study.runs()
             contents.environments += [(name, environment) for environment in study.environments()]
-            data = str(study.settings.get("data", ""))
-            if name.startswith(_SWEEP) and runs:
-                contents.sweeps.append(sweep_of(name.removeprefix(_SWEEP), data, runs, metric))
-            elif name.startswith(_TUNE):
-                contents.searches += _searches(name.removeprefix(_TUNE), data, runs, study.settings.get("steps", 0))
+            data, steps = str(study.settings.get("data", "")), study.settings.get("steps", 0)
+            with naming(study):
+                if name.startswith(_SWEEP):
+                    sweep = sweep_of(name.removeprefix(_SWEEP), data, study.each_run(), metric, study.unchecked())
+                    contents.sweeps += [sweep] if sum(sweep.counts.values()) else []
+                elif name.startswith(_TUNE):
+                    contents.searches += _searches(name.removeprefix(_TUNE), data, study.each_run(), steps)
     searches = contents.searches
     contents.searches = [each for each in searches if not any(each.is_first_look_of(other) for other in searches)]
 
 
-def sweep_of(experiment: str, data: str, runs: Sequence[Run], metric: Metric | None = None) -> Sweep:
+def sweep_of(
+    experiment: str, data: str, runs: Iterable[Run], metric: Metric | None = None, unchecked: int = 0
+) -> Sweep:
     """The sweep that the runs of a study are; runs of one setting with other multipliers count as another setting.
 
     Args:
         metric: the metric to judge by; None for the default.
+        unchecked: how many of the runs have no checksum.
     """
-    metric = metric or _default_metric(runs)
-    groups: dict[tuple[Contender, str], list[Trial]] = {}
-    for run in runs:
-        trial = Trial.from_json(run.spec)
-        groups.setdefault((Contender.of(trial), _multipliers(trial)), []).append(trial)
-    swept = []
-    for (contender, multipliers), trials in groups.items():
-        outcomes = transfers(runs, metric, trials)
-        if contender in outcomes:
-            alone = sum(other == contender for other, _ in groups) == 1
-            base = trials[0].base_width
-            plain = base is not None and multipliers == _multipliers(replace(_WITHOUT_MULTIPLIERS, base_width=base))
-            named = Multiplied(contender.setting, contender.active, "" if alone else multipliers)
-            swept.append(Swept(named, outcomes[contender], base, plain))
+    candidates = [METRICS[_TOP5], METRICS[_ACCURACY]] if metric is None else [metric]
+    scores: dict[tuple[Contender, str], list[list[Score]]] = {}
+    bases: dict[tuple[Contender, str], int | None] = {}
     counts = dict.fromkeys(STATUSES, 0)
     for run in runs:
         counts[run.status] += 1
-    return Sweep(experiment, data, swept, counts)
+        trial = Trial.of(run)
+        group = Contender.of(trial), _multipliers(trial)
+        bases[group] = trial.base_width
+        if run.status in FINISHED:
+            by_metric = scores.setdefault(group, [[] for _ in candidates])
+            for candidate, found in zip(candidates, by_metric, strict=True):
+                found.append(score_of(run, trial, candidate))
+    chosen = 0 if metric is not None else _default_metric([by_metric[0] for by_metric in scores.values()])
+    swept = []
+    for (contender, multipliers), base in bases.items():
+        if (contender, multipliers) not in scores:
+            continue  # none of its runs is finished
+        alone = sum(other == contender for other, _ in bases) == 1
+        plain = base is not None and multipliers == _multipliers(replace(_WITHOUT_MULTIPLIERS, base_width=base))
+        named = Multiplied(contender.setting, contender.active, "" if alone else multipliers)
+        swept.append(Swept(named, Transfer(candidates[chosen], scores[contender, multipliers][chosen]), base, plain))
+    return Sweep(experiment, data, swept, counts, unchecked)
 
 
 _WITHOUT_MULTIPLIERS = Trial(Setting(regime=II, optimizer=SGD), 16, 0, 1.0)
@@ -237,18 +251,19 @@ def _multipliers(trial: Trial) -> str:
     return ", ".join([*start, *others]) or "all multipliers 1"
 
 
-def _default_metric(runs: Sequence[Run]) -> Metric:
-    scores = [run.metrics[_TOP5] for run in runs if run.status in _DONE and math.isfinite(run.metrics[_TOP5])]
-    return METRICS[_ACCURACY if scores and min(scores) == 1.0 else _TOP5]
+def _default_metric(top5: Iterable[Sequence[Score]]) -> int:
+    """0 for top-5; 1, for accuracy, where the data have so few classes that all top-5 accuracies are 1."""
+    finite = [score.value for scores in top5 for score in scores if math.isfinite(score.value)]
+    return int(bool(finite) and min(finite) == 1.0)
 
 
-def _searches(experiment: str, data: str, runs: Sequence[Run], steps: int) -> list[Search]:
+def _searches(experiment: str, data: str, runs: Iterable[Run], steps: int) -> list[Search]:
     metric = METRICS["validation_top5"]
     groups: dict[tuple[Contender, int], list[tuple[Trial, float]]] = {}
     for run in runs:
-        if run.status in _DONE:
-            trial = Trial.from_json(run.spec)
-            score = run.metrics[metric.name] if run.diverged_at is None else math.nan
+        trial = Trial.of(run)
+        if run.status in FINISHED:
+            score = metric_of(run, metric.name) if run.diverged_at is None else math.nan
             groups.setdefault((Contender.of(trial), trial.width), []).append((trial, score))
     searches = []
     for (contender, _), tried in groups.items():

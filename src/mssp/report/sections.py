@@ -54,7 +54,7 @@ def summary(contents: Contents) -> list[Block]:
 
 
 def _unfinished(sweeps: Iterable[Sweep]) -> Iterator[str]:
-    """A note for every sweep in which runs are missing."""
+    """A note for every sweep in which runs are missing, or cannot be checked."""
     for sweep in sweeps:
         counts = sweep.counts
         missing = sum(counts[status] for status in ("pending", "running", "failed"))
@@ -63,6 +63,11 @@ def _unfinished(sweeps: Iterable[Sweep]) -> Iterator[str]:
             yield (
                 f"Not finished: {missing} of {sum(counts.values())} runs of {sweep.experiment} are missing{failed}. "
                 "What follows is of those that are there; the same `mssp sweep` command goes on with the rest."
+            )
+        if sweep.unchecked:
+            yield (
+                f"Unchecked: {sweep.unchecked} runs of {sweep.experiment} have no checksum, since an older mssp kept "
+                "them. A number of theirs that flipped on the disk would not be noticed."
             )
 
 

@@ -55,7 +55,7 @@ CREATE TABLE IF NOT EXISTS checksum (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS presence (owner INTEGER PRIMARY KEY REFERENCES owner, place TEXT NOT NULL);
 """
-_REASONS = {
+REASONS = {
     sqlite3.SQLITE_BUSY: "another process kept it locked: try again when that one is done",
     sqlite3.SQLITE_FULL: "the disk is full: make room, then resume",
     sqlite3.SQLITE_READONLY: "it may not be written: check the permissions of the file and its folder",
@@ -105,7 +105,7 @@ def _check(path: Path, database: sqlite3.Connection) -> None:
         raise ValueError(f"{path}: it was written by a newer mssp, {versions}; upgrade mssp")
     (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise ValueError(f"{path}: {_REASONS[sqlite3.SQLITE_CORRUPT]} ({' '.join(verdict.split())})")
+        raise ValueError(f"{path}: {REASONS[sqlite3.SQLITE_CORRUPT]} ({' '.join(verdict.split())})")
 
 
 def connect(path: Path, options: str) -> sqlite3.Connection:
@@ -120,10 +120,10 @@ def plain_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except ChangedError:
-        raise ValueError(f"{path}: {_REASONS[sqlite3.SQLITE_BUSY]}") from None
+        raise ValueError(f"{path}: {REASONS[sqlite3.SQLITE_BUSY]}") from None
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte is the kind of error
-        reason = _REASONS.get(code, str(error))
+        reason = REASONS.get(code, str(error))
         raise ValueError(f"{path}: {_not_ours(path) if code == sqlite3.SQLITE_READONLY else ''}{reason}") from error
 
 

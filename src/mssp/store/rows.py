@@ -1,6 +1,7 @@
 """Rows of a store as the runs that they are, after a check of every field: a file that opens may hold anything.
 
-A finished chunk has a checksum over its results, so that a number that flipped is found. Stores of before have none.
+A finished chunk has a checksum over its runs and their metrics, so that a number that flipped is found. Older stores
+have none. Curves are compressed, which gives each of them a checksum of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import sqlite3
 import struct
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,36 +53,56 @@ def read_runs(database: sqlite3.Connection, study: int, dead: str, among: Collec
     Args:
         dead: the owners whose chunks are running no more, as a list for SQL.
     """
-    metrics = _metrics(database, study, among)
-    columns = f"run.id, key, parameters, spec, number, {status(dead)}, metrics, diverged_at, seconds, error"
-    checksums = "LEFT JOIN checksum USING (study, number)" if has_table(database, "checksum") else ""
-    if not checksums:
-        columns = columns.replace(", metrics,", ", NULL,")
-    query = f"SELECT {columns} FROM {RUNS} {checksums} WHERE run.study = ?{among_numbers(among, 'run.chunk')}"
-    runs: list[Run] = []
-    digests: dict[int, hashlib.blake2b] = {}
-    expected: dict[int, str] = {}
-    for number, *row in database.execute(f"{query} ORDER BY run.id", (study,)):
-        key, parameters, spec, chunk, run_status, checksum, diverged_at, seconds, error = row
-        fields = (key, _parameters(key, parameters), spec, chunk, run_status)
-        run = Run(*fields, metrics.get(number, {}), diverged_at, seconds, error)
-        _check(run)
+    runs, chunks = [], _Digests()
+    checksums = _checksums(database, study)
+    for run, digested in _read(database, study, dead, among):
         runs.append(run)
-        if checksum is not None and run_status in FINISHED:
-            expected[chunk] = checksum
-            _add(digests.setdefault(chunk, _digest()), run)
-    for chunk, checksum in expected.items():
-        if digests[chunk].hexdigest() != checksum:
-            raise ValueError(f"chunk {chunk}: its results are not those that were written; {_DAMAGED}")
+        if run.chunk in checksums and run.status in FINISHED:
+            chunks.add(run.chunk, digested)
+    for chunk, digest in chunks.items():
+        if digest.hexdigest() != checksums[chunk]:
+            raise ValueError(f"chunk {chunk}: its runs are not those that were written; {_DAMAGED}")
     return runs
 
 
-def checksum_of(runs: Iterable[Run]) -> str:
-    """The checksum of the results of a chunk, whose runs come in the order in which they were added."""
-    digest = _digest()
-    for run in runs:
-        _add(digest, run)
-    return digest.hexdigest()
+def checksum_of(database: sqlite3.Connection, study: int, chunk: int) -> str:
+    """The checksum of a chunk: of its runs as they are written now."""
+    chunks = _Digests()
+    for _, digested in _read(database, study, "", [chunk]):
+        chunks.add(chunk, digested)
+    return chunks[chunk].hexdigest()
+
+
+class _Digests(dict[int, "hashlib.blake2b"]):
+    """A checksum in the making for each chunk, which takes runs in the order in which they were added."""
+
+    def add(self, chunk: int, digested: bytes) -> None:
+        if chunk not in self:
+            self[chunk] = hashlib.blake2b(digest_size=8)
+        self[chunk].update(digested)
+
+
+def _checksums(database: sqlite3.Connection, study: int) -> dict[Any, Any]:
+    """The checksums of finished chunks by their numbers; none in a store of before."""
+    if not has_table(database, "checksum"):
+        return {}
+    return dict(database.execute("SELECT number, metrics FROM checksum WHERE study = ?", (study,)))
+
+
+def _read(
+    database: sqlite3.Connection, study: int, dead: str, among: Collection[int] | None
+) -> Iterator[tuple[Run, bytes]]:
+    """Runs, each with the bytes that stand for it in the checksum of its chunk."""
+    metrics = _metrics(database, study, among)
+    columns = f"run.id, key, parameters, spec, number, {status(dead)}, diverged_at, seconds, error"
+    query = f"SELECT {columns} FROM {RUNS} WHERE run.study = ?{among_numbers(among, 'run.chunk')} ORDER BY run.id"
+    for number, key, parameters, *row in database.execute(query, (study,)):
+        spec, chunk, run_status, *ending = row
+        results = metrics.get(number, {})
+        run = Run(key, _parameters(key, parameters), spec, chunk, run_status, results, *ending)
+        _check(run)
+        texts = "\0".join((key, parameters, spec, str(run.diverged_at), *results))
+        yield run, f"{len(results)}\0{texts}\0".encode() + struct.pack(f"<{len(results)}d", *results.values())
 
 
 def status(dead: str) -> str:
@@ -157,13 +178,3 @@ def _check(run: Run) -> None:
             raise ValueError(f"run {shown(run.key)}: {name} must be {must_be}, got {shown(value)}; {_DAMAGED}")
     if run.status in FINISHED and run.seconds is None:
         raise ValueError(f"run {shown(run.key)}: seconds must be a number, since it is {run.status}; {_DAMAGED}")
-
-
-def _digest() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=8)
-
-
-def _add(digest: hashlib.blake2b, run: Run) -> None:
-    names = "\0".join(run.metrics)
-    digest.update(f"{run.key}\0{run.diverged_at}\0{len(run.metrics)}\0{names}\0".encode())
-    digest.update(struct.pack(f"<{len(run.metrics)}d", *run.metrics.values()))

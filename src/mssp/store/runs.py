@@ -34,7 +34,7 @@ from mssp._constraints import path, positive_or_zero, switch, takes, word
 from mssp._environment import environment, this_host
 from mssp.planning.plan_file import MISSING, differences
 from mssp.store import presence
-from mssp.store.database import LATER_TABLES, check, connect, create, plain_errors
+from mssp.store.database import LATER_TABLES, REASONS, check, connect, create, plain_errors
 from mssp.store.ownership import OPEN, among_numbers, claim, gone, owners, process_start
 from mssp.store.rows import (
     FINISHED,
@@ -133,7 +133,8 @@ class Store:
         self.read_only = read_only
         if not os.path.lexists(self.path):
             if must_exist or read_only:
-                raise ValueError(f"{self.path}: there is no such file; `must_exist` says not to make one")
+                says = "`read_only`" if read_only else "`must_exist`"
+                raise ValueError(f"{self.path}: there is no such file; {says} says not to make one")
             create(self.path)
         check(self.path)
         self.device = device
@@ -208,7 +209,7 @@ class Store:
         """What a function returns that writes, all or nothing."""
         self._refuse_fork()
         if self.read_only:
-            raise ValueError(f"{self.path}: it was opened to be read, and may not be written")
+            raise ValueError(f"{self.path}: {REASONS[sqlite3.SQLITE_READONLY]}")
         with plain_errors(self.path):
             return in_transaction(self._database, change, "BEGIN IMMEDIATE")
 
@@ -336,7 +337,7 @@ class Study:
             curve_rows = [(ids[key], *row) for key in ids for row in curves[key]]
             database.executemany("INSERT INTO curve (run, name, packed, points) VALUES (?, ?, ?, ?)", curve_rows)
             _make_later_tables(database)
-            checksum = checksum_of(self._runs(database, [chunk.index]))
+            checksum = checksum_of(database, *where)
             database.execute("INSERT OR REPLACE INTO checksum VALUES (?, ?, ?)", (*where, checksum))
 
         self.store._change(commit)
@@ -438,11 +439,12 @@ class Study:
 
         return self.store._read(count)
 
-    def waiting_for(self, among: Collection[int] | None = None) -> list[str]:
-        """What other processes are doing with chunks that are running, in words; empty where none is running."""
+    def waiting_for(self, among: Collection[int] | None = None) -> dict[int, str]:
+        """What other processes do with chunks that are running, in words, by numbers that stand for the processes."""
         with self._naming():
             found = self.store._read(lambda database: owners(database, self._id, among))
-        return [owner.in_words(self.store.path.parent) for owner in found if owner.token != self.store._token]
+        others = [owner for owner in found if owner.token != self.store._token]
+        return {owner.number: owner.in_words(self.store.path.parent) for owner in others}
 
     def least(self, metric: str) -> float | None:
         """The smallest value of a metric among finished runs; None where no run has it."""
@@ -522,10 +524,8 @@ def _metric_rows(result: Result, parameters: Mapping[str, Parameter]) -> list[tu
 
 
 def _curve_row(key: str, name: str, curve: NDArray[np.float32]) -> tuple[str, bool, bytes]:
-    """A curve's name, whether its points are compressed, and its points."""
+    """A curve's name, whether its points are compressed, and its points: always, since that also guards them."""
     if not isinstance(curve, np.ndarray) or curve.ndim != 1 or curve.dtype != np.float32:
         got = f"{curve.dtype} {list(curve.shape)}" if isinstance(curve, np.ndarray) else type(curve).__name__
         raise ValueError(f"curve {name} of run {key!r} must be a numpy float32 array, one number per step, got {got}")
-    plain = curve.astype("<f4").tobytes()
-    packed = zlib.compress(plain, 1)
-    return (name, True, packed) if len(packed) < len(plain) else (name, False, plain)
+    return name, True, zlib.compress(curve.astype("<f4").tobytes(), 1)

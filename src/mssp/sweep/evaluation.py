@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
 
-from mssp.store.runs import Store
-from mssp.sweep.execution import Backend, Job, Watcher, carry_out
+from mssp.store.runs import FINISHED, Store
+from mssp.sweep.execution import Backend, Job, Watcher, carry_out, naming
 from mssp.sweep.metrics import METRICS, Metric
 from mssp.sweep.search import Scores
+from mssp.sweep.transfer import metric_of
 from mssp.sweep.trial import Trial
 
 KIND = "tune"  # the first word of the study's name
@@ -52,7 +53,7 @@ class Evaluator:
         promising = {trial.key for trial in ranked[: -(-len(trials) // _PROMISING_DIVISOR)]}
         # Trials that were trained to the end before cost nothing, so they are chosen too.
         study = self.store.study(self.job.study_name(KIND), self.job.settings)
-        finished = {run.key for run in study.runs() if run.status in ("done", "diverged")}
+        finished = {run.key for run in study.each_run() if run.status in FINISHED}
         chosen = [
             trial
             for trial in trials
@@ -76,13 +77,13 @@ class Evaluator:
         """The scores of trials, each with its own seed."""
         self.on_stage(stage, len(trials))
         study = carry_out(self.store, self.backend, job, self.watcher, trials, KIND)
-        runs = {run.key: run for run in study.runs()}
-        scores = {}
-        for trial in trials:
-            run = runs[trial.key]
-            value = run.metrics[self.metric.name] if run.diverged_at is None else math.inf
-            score = value if self.metric.higher_is_better else -value
-            scores[trial.key] = score if math.isfinite(value) else -math.inf
+        scores = dict.fromkeys((trial.key for trial in trials), -math.inf)
+        with naming(study):
+            for run in study.each_run(study.chunks_with(scores.keys())):
+                if run.key in scores and run.diverged_at is None:
+                    value = metric_of(run, self.metric.name)
+                    score = value if self.metric.higher_is_better else -value
+                    scores[run.key] = score if math.isfinite(value) else -math.inf
         return scores
 
 

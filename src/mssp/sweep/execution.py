@@ -7,7 +7,7 @@ runs that train together.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from mssp.ladders.ladder import Ladder, Ladders
 from mssp.replicas import Feed, Replica, Schedule, Trained, train
 from mssp.replicas.lockstep import PRECISIONS
 from mssp.replicas.training import replicas_that_fit
-from mssp.store.runs import Chunk, NewRun, Result, Store, Study
+from mssp.store.runs import Chunk, NewRun, Result, Run, Store, Study
 from mssp.sweep.trial import Trial, in_chunks
 
 _MAX_CHUNK_SIZE = {"cpu": 64, "cuda": 4096}  # replicas: larger chunks are hardly faster, and their results come later
@@ -95,6 +95,8 @@ class Watcher(Protocol):
 
     def finished(self, results: Sequence[Result]) -> None: ...
 
+    def waiting(self, reasons: Mapping[int, str]) -> None: ...
+
 
 class Backend(Protocol):
     """Computes runs: in this process, or on a cluster."""
@@ -163,7 +165,7 @@ class Local:
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
         """Train chunk by chunk, wait for chunks that other processes hold, and take over those of dead processes."""
         chunk_numbers = begin(study, job, watcher, trials)
-        if not trials:
+        if not trials or is_finished(study, chunk_numbers):
             return
         if self._feed is None or self._feed.data is not job.data:  # the stages of a search share one feed
             self._feed = job.ladder(trials[0]).feed(self.device)
@@ -176,14 +178,36 @@ class Local:
             chunk = study.claim(chunk_numbers)
             if chunk is not None:
                 with giving_back_on_error(study, chunk):
-                    chunk_trials = [Trial.from_json(run.spec) for run in chunk.runs]
+                    chunk_trials = trials_of(study, chunk.runs)
                     results = train_trials(chunk_trials, self._feed, job, stepped)
                     study.finish(chunk, results)
                 watcher.finished(results)
             elif is_finished(study, chunk_numbers):
                 return
             else:
+                watcher.waiting(study.waiting_for(chunk_numbers))
                 time.sleep(_POLL_SECONDS)
+
+
+def trials_of(study: Study, runs: Iterable[Run]) -> list[Trial]:
+    """The trials of stored runs; a ValueError names the study of a run that is none."""
+    with naming(study):
+        return [Trial.of(run) for run in runs]
+
+
+@contextmanager
+def naming(study: Study) -> Iterator[None]:
+    """Names the study in errors about its runs."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"study {study.name!r} in {study.store.path}: {error}") from None
+
+
+def unchecked_text(study: Study) -> str:
+    """Says, as the rest of a sentence, how many runs have no checksum; empty where all have one."""
+    unchecked = study.unchecked()
+    return f", {unchecked} of them unchecked: an older mssp kept them without a checksum" if unchecked else ""
 
 
 @takes(store=kind_of(Store), trials=several(kind_of(Trial)), kind=word)

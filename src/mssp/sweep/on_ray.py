@@ -15,7 +15,16 @@ import torch
 
 from mssp._environment import pick_device
 from mssp.store.runs import Chunk, NewRun, Result, Study
-from mssp.sweep.execution import Job, Watcher, begin, giving_back_on_error, is_finished, plan_chunks, train_trials
+from mssp.sweep.execution import (
+    Job,
+    Watcher,
+    begin,
+    giving_back_on_error,
+    is_finished,
+    plan_chunks,
+    train_trials,
+    trials_of,
+)
 from mssp.sweep.trial import Trial
 
 _RETRIES = 5  # of a task whose worker died
@@ -61,12 +70,14 @@ class Ray:
                 len(in_flight) < _CHUNKS_PER_WORKER * self._workers
                 and (chunk := study.claim(chunk_numbers)) is not None
             ):
+                trials_of(study, chunk.runs)  # refuses what is none, and sends texts, which are small
                 specs = [run.spec for run in chunk.runs]
                 in_flight[task.remote(specs, shared_job, self._on_gpu, self._threads)] = chunk
             if not in_flight:
                 if is_finished(study, chunk_numbers):
                     return
-                time.sleep(_WAIT_SECONDS)  # other processes hold the remaining chunks
+                watcher.waiting(study.waiting_for(chunk_numbers))
+                time.sleep(_WAIT_SECONDS)
                 continue
             ready, _ = self._ray.wait(list(in_flight), timeout=_WAIT_SECONDS)
             study.heartbeat()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, takewhile
 from statistics import fmean
@@ -37,7 +37,7 @@ from mssp._constraints import (
 from mssp._estimates import Estimate, mean_of, p_greater, slope_of
 from mssp.ladders.tuned import Tuned
 from mssp.planning.setting import Regime, Setting
-from mssp.store.runs import Run
+from mssp.store.runs import FINISHED, Run
 from mssp.sweep.grids import check_range
 from mssp.sweep.metrics import Metric
 from mssp.sweep.trial import Trial, check_runs
@@ -47,7 +47,7 @@ _NEGLIGIBLE_DRIFT = 0.1  # in doublings of the learning rate per doubling of the
 _WIDEST_CLEAR_CI = 0.3  # a wider confidence interval leaves the drift unclear
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Score:
     """The score of one run: NaN where it diverged. ``learned`` says whether its loss fell."""
 
@@ -355,7 +355,7 @@ def trials(
         lrs = rates.around(tuned.lr)
         for width in widths[contender.setting.regime]:
             first = contender.trial(width, 0, lrs[0]).with_tuned(tuned)
-            planned += [replace(first, seed=seed, lr=lr) for seed in range(seeds) for lr in lrs]
+            planned += [first.at(width, seed, lr) for seed in range(seeds) for lr in lrs]
     return planned
 
 
@@ -365,9 +365,23 @@ def transfers(runs: Iterable[Run], metric: Metric, swept: Sequence[Trial]) -> di
     by_key = {trial.key: trial for trial in swept}
     scores: dict[Contender, list[Score]] = {Contender.of(trial): [] for trial in swept}
     for run in runs:
-        if run.key in by_key and run.status in ("done", "diverged"):
+        if run.key in by_key and run.status in FINISHED:
             trial = by_key[run.key]
-            value = run.metrics[metric.name] if run.diverged_at is None else math.nan
-            learned = run.metrics["train_loss"] < run.metrics["first_loss"]
-            scores[Contender.of(trial)].append(Score(trial.width, trial.lr, trial.seed, value, learned))
+            scores[Contender.of(trial)].append(score_of(run, trial, metric))
     return {contender: Transfer(metric, own_scores) for contender, own_scores in scores.items() if own_scores}
+
+
+def score_of(run: Run, trial: Trial, metric: Metric) -> Score:
+    """The score of a finished run of a trial."""
+    value = metric_of(run, metric.name) if run.diverged_at is None else math.nan
+    learned = metric_of(run, "train_loss") < metric_of(run, "first_loss")
+    return Score(trial.width, trial.lr, trial.seed, value, learned)
+
+
+def metric_of(run: Run, name: str) -> float:
+    """A metric of a finished run; a ValueError names the run where it is missing."""
+    try:
+        return run.metrics[name]
+    except KeyError:
+        there = ", ".join(run.metrics) or "no metric"
+        raise ValueError(f"run {run.key!r} is {run.status} and has no {name}, only {there}") from None

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
-from mssp._constraints import kind_of, mapping, optional, positive, positive_int, takes, whole
+from mssp._constraints import Constraint, kind_of, mapping, optional, positive, positive_int, shown, takes, whole
 from mssp.ladders.ladder import Ladder
 from mssp.ladders.tuned import Tuned, planned
+from mssp.planning.plan_file import MISSING, differences
 from mssp.planning.plans import Plan
 from mssp.planning.setting import Setting
+from mssp.store.runs import Run
 
 _ENCODER = json.JSONEncoder(sort_keys=True)  # made once: hundreds of thousands of trials are written
 MOST_RUNS = 300_000  # of one command; only to plan and to store so many takes a quarter of a minute
@@ -95,7 +98,7 @@ class Trial:
 
     @cached_property
     def key(self) -> str:
-        return hashlib.sha256(self.json().encode()).hexdigest()[:16]
+        return key_of(self.json())
 
     def json(self) -> str:
         return self._line
@@ -123,9 +126,69 @@ class Trial:
 
     @classmethod
     def from_json(cls, text: str) -> Trial:
-        entries = json.loads(text)
-        words = {name: entries.pop(name) for name in ("scheme", "regime", "optimizer", "readout") if name in entries}
-        return cls(Setting.of(**words), **entries)
+        """The trial that :meth:`json` wrote; ValueError for anything else."""
+        try:
+            entries = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            entries = None
+        if not isinstance(entries, dict):
+            raise ValueError(f"a trial must be a JSON object, got {shown(text)}")
+        for name in _VARYING:
+            if name not in entries:
+                raise ValueError(f"a trial must have {name!r}, got {', '.join(entries) or 'nothing'}")
+        varying = {name: entries.pop(name) for name in _VARYING}
+        alike = _with_entries(_ENCODER.encode(entries))
+        return alike.at(**{name: check(name, varying[name]) for name, check in _VARYING.items()})
+
+    @classmethod
+    def of(cls, run: Run) -> Trial:
+        """The trial of a stored run. A run whose spec, key and parameters do not belong together is refused."""
+        try:
+            trial = cls.from_json(run.spec)
+        except ValueError as error:
+            raise ValueError(f"run {run.key!r}: {error}") from None
+        if trial.parameters != run.parameters:
+            name, here, there = next(differences(trial.parameters, run.parameters, operator.eq))
+            values = " in its spec and ".join(
+                "missing" if value is MISSING else shown(value) for value in (here, there)
+            )
+            raise ValueError(f"run {run.key!r}: {name} is {values} in its parameters")
+        if key_of(run.spec) != run.key:
+            raise ValueError(f"run {run.key!r}: its key is not that of its spec, which is {key_of(run.spec)!r}")
+        return trial
+
+    def at(self, width: int, seed: int, lr: float) -> Trial:
+        """This trial at another width, seed and learning rate, which have been checked: sweeps make thousands."""
+        trial = object.__new__(type(self))
+        vars(trial).update({name: getattr(self, name) for name in _NAMES}, width=width, seed=seed, lr=lr)
+        return trial
+
+
+_NAMES = tuple(entry.name for entry in fields(Trial))
+# What differs between the trials of one setting, and what it must be.
+_VARYING: dict[str, Constraint[Any]] = {"width": positive_int, "seed": whole, "lr": positive}
+
+
+@lru_cache(maxsize=1000)
+def _with_entries(text: str) -> Trial:
+    """A trial with these entries, which are all but those that vary."""
+    entries = json.loads(text)
+    words = {name: entries.pop(name) for name in ("scheme", "regime", "optimizer", "readout") if name in entries}
+    unknown = [name for name in entries if name not in _NAMES]
+    if unknown:
+        raise ValueError(f"{unknown[0]} is unknown to this mssp, which is older than the store: upgrade mssp")
+    missing = {"scheme", "regime", "optimizer"} - words.keys()
+    if missing:
+        raise ValueError(f"a trial must have {min(missing)!r}")
+    trial = Trial(Setting.of(**words), 1, 0, 1.0, **entries)
+    for role, multiplier in trial.lr_mult.items():
+        positive(f"lr_mult.{role}", multiplier)
+    return trial
+
+
+def key_of(spec: str) -> str:
+    """The key of a run with this spec."""
+    return hashlib.sha256(spec.encode()).hexdigest()[:16]
 
 
 def in_chunks(trials: Sequence[Trial], sizes: Mapping[tuple[Any, ...], int]) -> list[list[Trial]]:
