@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 import mssp
 from mssp import Shape
 from mssp.dmft import example
-from mssp.dmft.comparison import trained
+from mssp.dmft.comparison import compare, trained
 from mssp.dmft.observables import relative
 from mssp.dmft.solution import solve
 from mssp.nn import MLPMoE
@@ -81,3 +83,10 @@ def test_softmax_gates_come_to_the_limit_while_their_tails_are_not_seen() -> Non
         assert relative(mean[name] - limit.mean[name], limit.mean[name]) < 0.1
     sigmoid = solve(example("II", "mssp", inputs=2, steps=8, lr=0.03, readout="mup"), samples=4_000, solves=2)
     assert relative(mean["phi3"] - sigmoid.mean["phi3"], mean["phi3"]) > 0.5
+
+
+def test_networks_of_one_expert_have_no_spread_over_experts() -> None:
+    solution = solve(example("II", "mssp", inputs=2, steps=2), samples=400, solves=1)
+    [narrowest] = compare(solution, [2], seeds=2).widths
+    assert not narrowest.networks.mean["router_variance"].any()
+    assert math.isfinite(narrowest.deviation["router_variance"])

@@ -102,7 +102,8 @@ def _state(experiment: Experiment, lockstep: Lockstep, x: Tensor) -> dict[str, T
         "g2": _gram(unit_grad.flatten(2) * config.experts * expert_growth),
         "router_gradient": _gram(router_grad * config.experts),
         "router_mean": psi.mean(-1),
-        "router_variance": psi.var(-1),  # the unbiased estimate, of the variance over infinitely many experts
+        # The unbiased estimate, of the variance over infinitely many experts; a single expert has none.
+        "router_variance": psi.var(-1) if psi.shape[-1] > 1 else torch.zeros_like(psi[..., 0]),
     }
 
 
