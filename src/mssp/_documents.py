@@ -37,7 +37,7 @@ def parsed(content: str | bytes) -> Any:
     try:
         text = content if isinstance(content, str) else content.decode(json.detect_encoding(content))
         document = json.loads(
-            text, parse_float=_real, parse_int=_whole, parse_constant=_no_constant, object_pairs_hook=_unique
+            text, parse_float=_real, parse_int=_whole, parse_constant=_no_constant, object_pairs_hook=unique
         )
         if _HALF_A_CHARACTER.search(text):
             json.dumps(document, ensure_ascii=False).encode()  # refuses half of a pair
@@ -52,7 +52,7 @@ def parsed(content: str | bytes) -> Any:
 _TOO_DEEP = f"it is nested more than {DEEPEST} deep"
 
 
-def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON, in which every key stands once."""
     entries: dict[str, Any] = {}
     for key, value in pairs:

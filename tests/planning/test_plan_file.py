@@ -124,6 +124,29 @@ def test_corrupt_and_newer_files_are_refused(edit: dict[str, Any], message: str)
         Plan.from_json(json.dumps(data))
 
 
+def test_a_key_that_stands_twice_is_refused() -> None:
+    """Which of the two is meant is not known: json.loads would take the last one."""
+    text = make().json()
+    with pytest.raises(ValueError, match="^not a plan file: 'version' is there twice$"):
+        Plan.from_json(text.replace('"version"', '"version": 1, "version"'))
+    with pytest.raises(ValueError, match="^not a plan file: 'width' is there twice$"):
+        Plan.from_json(text.replace('"width"', '"width": 1, "width"'))
+
+
+@pytest.mark.parametrize("place", [(), ("target",), ("roles",), ("roles", "router"), ("lr_mult",), ("recipe",)])
+@pytest.mark.parametrize("key", ["a\nb", "\u2028", "long " * 400])
+def test_no_key_breaks_a_message(place: tuple[str, ...], key: str) -> None:
+    data = json.loads(make().json())
+    inside = data
+    for part in place:
+        inside = inside[part]
+    inside[key] = 1
+    with pytest.raises(ValueError, match="plan") as refused:
+        Plan.from_json(json.dumps(data))
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) <= 300
+
+
 def test_edited_numbers_are_noticed() -> None:
     for role, key, number in (
         ("router", "lr", 0.1),

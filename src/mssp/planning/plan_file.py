@@ -14,6 +14,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from mssp._constraints import shown
+from mssp._documents import one_line, unique
 from mssp.planning.recipe import Recipe
 from mssp.planning.shape import Shape
 
@@ -76,9 +77,16 @@ def _powers(plan: Plan, role: str) -> dict[str, dict[str, str] | None]:
 
 
 def loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
-    """Read a plan file; ``make`` turns settings into a Plan."""
+    """Read a plan file; ``make`` turns settings into a Plan. A file is refused in one line, whatever its keys are."""
     try:
-        data = json.loads(text, parse_constant=_no_constant)
+        return _loads(text, make)
+    except ValueError as error:
+        raise ValueError(one_line(str(error))) from None
+
+
+def _loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan:
+    try:
+        data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=unique)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"not a plan file: {str(error) or 'nested too deeply'}") from None
     if not isinstance(data, dict) or not {"version", "scheme", "target"} <= data.keys():
