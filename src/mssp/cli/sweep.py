@@ -55,7 +55,7 @@ class SweepCommand(RunFlags):
     """print Markdown tables"""
 
     def run(self) -> int:
-        from mssp.sweep.execution import carry_out, naming, unchecked_text
+        from mssp.sweep.execution import carry_out, naming, one_of_each_kind, unchecked_text
         from mssp.sweep.transfer import LearningRates, transfers, trials
 
         flags.refuse_both(self, "json", "markdown")
@@ -65,7 +65,7 @@ class SweepCommand(RunFlags):
         job = self.job(self.metric, keep_curves=True)
         contenders = self._contenders(job.data.name)
         planned = trials(contenders, widths, self.seeds, rates)
-        backend.chunks(planned, job)  # refuses trials that cannot be run, before a store is made
+        backend.chunks(one_of_each_kind(planned), job)  # refuses trials that cannot be run, before a store is made
         with self.opened() as store:
             with progress.Progress("training", metric=self.metric) as display:
                 study = carry_out(store, backend, job, display, planned, "sweep")

@@ -13,8 +13,7 @@ import sqlite3
 import struct
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +29,7 @@ RUNS = "run JOIN chunk ON chunk.study = run.study AND chunk.number = run.chunk"
 _DAMAGED = "the store is damaged: bring back a copy or choose another path"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """A run as the store keeps it; ``status`` is one of STATUSES."""
 
     key: str

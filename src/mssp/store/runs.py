@@ -270,7 +270,7 @@ class Study:
     def add(self, chunks: Sequence[Sequence[NewRun]]) -> int:
         """Add runs in chunks, and return how many were new. A run whose key the study already has is left as it is."""
         texts = {key: _parameters_text(run) for key, run in _by_key(chain.from_iterable(chunks)).items()}
-        if not texts.keys() - self.keys():
+        if not texts or texts.keys() <= self.keys():
             return 0  # and nothing is written, so that a finished study may be read with the same calls
 
         def add(database: sqlite3.Connection) -> int:

@@ -101,8 +101,12 @@ class Watcher(Protocol):
 class Backend(Protocol):
     """Computes runs: in this process, or on a cluster."""
 
-    def chunks(self, trials: Sequence[Trial], job: Job) -> list[list[NewRun]]:
-        """Group trials into chunks of runs to add to a study. A trial that cannot be trained is refused."""
+    def chunks(self, trials: Sequence[Trial], job: Job, known: Collection[str] = ()) -> list[list[NewRun]]:
+        """Group trials into chunks of runs to add to a study. A trial that cannot be trained is refused.
+
+        Args:
+            known: the keys of the runs that the study has, which are left out.
+        """
         ...
 
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
@@ -110,12 +114,17 @@ class Backend(Protocol):
         ...
 
 
-def plan_chunks(trials: Sequence[Trial], job: Job, device: torch.device) -> list[list[NewRun]]:
-    """Group trials, each once, into chunks of runs that fit on a device. A trial that cannot be trained is refused."""
+def plan_chunks(
+    trials: Sequence[Trial], job: Job, device: torch.device, known: Collection[str] = ()
+) -> list[list[NewRun]]:
+    """Group trials, each once, into chunks of runs that fit on a device. A trial that cannot be trained is refused.
+
+    Trials whose keys are known are left out of the chunks that they would be in.
+    """
     job.check()
     unique = {trial.key: trial for trial in trials}.values()
     sizes = {}
-    for trial in {(trial.group_key, trial.setting): trial for trial in unique}.values():
+    for trial in one_of_each_kind(unique):
         ladder = job.ladder(trial)
         program = ladder.program(trial.width)
         program.check(trial.plan(ladder))
@@ -123,8 +132,15 @@ def plan_chunks(trials: Sequence[Trial], job: Job, device: torch.device) -> list
         fitting = replicas_that_fit(program, trial.setting.optimizer, batch, device, what=what)
         # Settings of one group differ in scheme and readout, which take no memory: each gives the group the same size.
         sizes[trial.group_key] = min(fitting, _MAX_CHUNK_SIZE[device.type])
-    chunks = in_chunks(list(unique), sizes)
-    return [[NewRun(trial.key, trial.parameters, trial.json()) for trial in chunk] for chunk in chunks]
+    new_in_chunks = ([trial for trial in chunk if trial.key not in known] for chunk in in_chunks(list(unique), sizes))
+    return [
+        [NewRun(trial.key, trial.parameters, trial.json()) for trial in chunk] for chunk in filter(None, new_in_chunks)
+    ]
+
+
+def one_of_each_kind(trials: Iterable[Trial]) -> list[Trial]:
+    """One trial of each setting and size: where these can be trained, so can all."""
+    return list({(trial.group_key, trial.setting): trial for trial in trials}.values())
 
 
 def train_trials(
@@ -159,8 +175,8 @@ class Local:
     device: torch.device
     _feed: Feed | None = None
 
-    def chunks(self, trials: Sequence[Trial], job: Job) -> list[list[NewRun]]:
-        return plan_chunks(trials, job, self.device)
+    def chunks(self, trials: Sequence[Trial], job: Job, known: Collection[str] = ()) -> list[list[NewRun]]:
+        return plan_chunks(trials, job, self.device, known)
 
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
         """Train chunk by chunk, wait for chunks that other processes hold, and take over those of dead processes."""
@@ -217,8 +233,10 @@ def carry_out(store: Store, backend: Backend, job: Job, watcher: Watcher, trials
     Args:
         kind: the first word of the study's name.
     """
-    chunks = backend.chunks(trials, job)
-    study = store.study(job.study_name(kind), job.settings)
+    name = job.study_name(kind)
+    known = store.open_study(name).keys() if name in store.studies() else set()
+    chunks = backend.chunks(trials, job, known)
+    study = store.study(name, job.settings)
     study.add(chunks)
     backend.run(study, job, watcher, trials)
     return study

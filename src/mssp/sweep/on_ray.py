@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -54,10 +54,10 @@ class Ray:
         self._threads = torch.get_num_threads()
         self._workers = int(gpus) if self._on_gpu else max(1, int(resources.get("CPU", 1) // self._threads))
 
-    def chunks(self, trials: Sequence[Trial], job: Job) -> list[list[NewRun]]:
+    def chunks(self, trials: Sequence[Trial], job: Job, known: Collection[str] = ()) -> list[list[NewRun]]:
         """Chunks that fit on this machine; a worker with less memory trains a chunk in parts."""
         gpu_is_here = self._on_gpu and torch.cuda.is_available()
-        return plan_chunks(trials, job, pick_device("cuda" if gpu_is_here else "cpu"))
+        return plan_chunks(trials, job, pick_device("cuda" if gpu_is_here else "cpu"), known)
 
     def run(self, study: Study, job: Job, watcher: Watcher, trials: Sequence[Trial]) -> None:
         chunk_numbers = begin(study, job, watcher, trials)

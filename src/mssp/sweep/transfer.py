@@ -363,12 +363,19 @@ def trials(
 def transfers(runs: Iterable[Run], metric: Metric, swept: Sequence[Trial]) -> dict[Contender, Transfer]:
     """The transfer of each contender, from the finished runs of these trials; runs of other trials are ignored."""
     by_key = {trial.key: trial for trial in swept}
-    scores: dict[Contender, list[Score]] = {Contender.of(trial): [] for trial in swept}
+    # A setting is an object of many fields, and a sweep has thousands of trials of one: they are told apart faster so.
+    scores: dict[tuple[int, int | None], list[Score]] = {}
+    contenders = {(id(trial.setting), trial.active): trial for trial in swept}
     for run in runs:
         if run.key in by_key and run.status in FINISHED:
             trial = by_key[run.key]
-            scores[Contender.of(trial)].append(score_of(run, trial, metric))
-    return {contender: Transfer(metric, own_scores) for contender, own_scores in scores.items() if own_scores}
+            if run.spec != trial.json():
+                Trial.of(run)  # refuses it, and says in what it is another run
+            scores.setdefault((id(trial.setting), trial.active), []).append(score_of(run, trial, metric))
+    by_contender: dict[Contender, list[Score]] = {}
+    for kind, trial in contenders.items():
+        by_contender.setdefault(Contender.of(trial), []).extend(scores.get(kind, []))
+    return {contender: Transfer(metric, own_scores) for contender, own_scores in by_contender.items() if own_scores}
 
 
 def score_of(run: Run, trial: Trial, metric: Metric) -> Score:
