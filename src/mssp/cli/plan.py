@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mssp.cli import flags, progress
+from mssp.cli.garbage import no_garbage_collection
 from mssp.hf.config_plans import with_notes
 from mssp.planning import printing
 from mssp.planning.configs import FAMILY, read_config
@@ -113,7 +112,7 @@ class PlanCommand:
         if self.by_name and not (self.json and self.target_config):
             raise ValueError("--by-name goes with --json and --target-config: tables are by name where they can be")
         read: Reader = cache(read_config)  # reads each file once
-        with without_plan_warnings(), _no_garbage_collection():  # printed below, without a line of source code
+        with without_plan_warnings(), no_garbage_collection():  # printed below, without a line of source code
             target_plan = self._planned(read) if self.extend is None else self._extended(self.extend, read)
             named = None if self.json and not self.by_name else self._by_name(target_plan, read)
             target_plan = target_plan if named is None else named.plan
@@ -191,18 +190,6 @@ class PlanCommand:
         if target is None:
             raise ValueError(f"--target.width {_MISSING}, or --target-config")
         return target
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Saves time: the thousands of objects of a model live until the command ends, so there is no garbage to find."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _shape(side: str, flagged: ShapeFlags, config: Path | None, read: Reader) -> Shape | None:

@@ -9,6 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from mssp.cli import flags, progress
+from mssp.cli.garbage import no_garbage_collection
 from mssp.cli.training import RunFlags, multipliers
 from mssp.planning.setting import II, MSSP, MUP, SGD, Regime, Setting
 from mssp.sweep.metrics import METRICS
@@ -64,12 +65,13 @@ class SweepCommand(RunFlags):
         backend = self.runner()
         job = self.job(self.metric, keep_curves=True)
         contenders = self._contenders(job.data.name)
-        planned = trials(contenders, widths, self.seeds, rates)
+        with no_garbage_collection():
+            planned = trials(contenders, widths, self.seeds, rates)
         backend.chunks(one_of_each_kind(planned), job)  # refuses trials that cannot be run, before a store is made
         with self.opened() as store:
             with progress.Progress("training", metric=self.metric) as display:
                 study = carry_out(store, backend, job, display, planned, "sweep")
-            with naming(study):
+            with naming(study), no_garbage_collection():
                 by_contender = transfers(study.each_run(), self.metric, planned)
             print(f"{len(planned)} runs in {self.store}{unchecked_text(study)}", file=sys.stderr)
             if self.export is not None:

@@ -26,6 +26,8 @@ Parameter = float | int | str | bool | None
 STATUSES = ("pending", "running", "done", "diverged", "failed")
 FINISHED = ("done", "diverged")
 RUNS = "run JOIN chunk ON chunk.study = run.study AND chunk.number = run.chunk"
+_NUMBER_OR_NULL = (float, type(None))
+_PARAMETER_TYPES = frozenset((float, int, str, bool, type(None)))
 _DAMAGED = "the store is damaged: bring back a copy or choose another path"
 
 
@@ -116,13 +118,25 @@ def has_table(database: sqlite3.Connection, name: str) -> bool:
 
 def json_object(what: str, text: Any) -> dict[str, Any]:
     """A JSON object in a field of a row."""
-    try:
-        value = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+    value = _object_in(text)
+    if value is None:
         raise ValueError(f"{what} must be a JSON object, got {shown(text)}; {_DAMAGED}")
     return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)  # made once, for hundreds of thousands of texts
+
+
+def _object_in(text: Any) -> dict[str, Any] | None:
+    try:
+        value = _DECODER.decode(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def curve(what: str, packed: Any, points: Any) -> NDArray[np.float32]:
@@ -136,19 +150,24 @@ def curve(what: str, packed: Any, points: Any) -> NDArray[np.float32]:
 def _metrics(database: sqlite3.Connection, study: int, among: Collection[int] | None) -> dict[int, dict[str, float]]:
     """The metrics by the number of the run, in the order of their names; SQLite stores NaN as NULL."""
     metrics: dict[int, dict[str, float]] = {}
+    last, of_run = None, {}
     where = f"WHERE study = ?{among_numbers(among, 'chunk')} ORDER BY run, name"
     query = f"SELECT run, key, name, value FROM metric JOIN run ON run.id = run {where}"
     for run, key, name, value in database.execute(query, (study,)):
-        if not (value is None or type(value) is float) or type(name) is not str:
+        if type(value) not in _NUMBER_OR_NULL or type(name) is not str:
             raise ValueError(f"run {shown(key)}: metric {shown(name)} must be a number, got {shown(value)}; {_DAMAGED}")
-        metrics.setdefault(run, {})[name] = math.nan if value is None else value
+        if run != last:
+            last, of_run = run, metrics.setdefault(run, {})
+        of_run[name] = math.nan if value is None else value
     return metrics
 
 
 def _parameters(key: Any, text: Any) -> dict[str, Parameter]:
-    parameters = json_object(f"run {shown(key)}: parameters", text)
+    parameters = _object_in(text)
+    if parameters is None:
+        raise ValueError(f"run {shown(key)}: parameters must be a JSON object, got {shown(text)}; {_DAMAGED}")
     for name, value in parameters.items():
-        if not isinstance(value, Parameter):
+        if type(value) not in _PARAMETER_TYPES:
             must_be = "a number, a text, true, false or null"
             raise ValueError(
                 f"run {shown(key)}: parameter {shown(name)} must be {must_be}, got {shown(value)}; {_DAMAGED}"
@@ -170,7 +189,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 def _check(run: Run) -> None:
     """Refuse a run with a field that no process has written."""
-    for name, (must_be, fits) in _FIELDS.items():
+    for (must_be, fits), name in zip(_FIELDS.values(), _FIELDS, strict=True):
         value = getattr(run, name)
         if not fits(value):
             raise ValueError(f"run {shown(run.key)}: {name} must be {must_be}, got {shown(value)}; {_DAMAGED}")

@@ -105,7 +105,13 @@ class Trial:
 
     @cached_property
     def _line(self) -> str:
-        return _ENCODER.encode(self._entries())
+        before, after_lr, after_seed, after_width = self._pieces
+        return f"{before}{float.__repr__(self.lr)}{after_lr}{self.seed}{after_seed}{self.width}{after_width}"
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        """The line of JSON around its learning rate, its seed and its width; :meth:`at` hands it on."""
+        return _ENCODER.encode(self._entries() | dict.fromkeys(_VARYING, "\0")).split('"\\u0000"')
 
     def _entries(self) -> dict[str, Any]:
         """The trial's fields in the order of tables. A base width of None is left out, so that keys stay stable."""
@@ -161,6 +167,7 @@ class Trial:
         """This trial at another width, seed and learning rate, which have been checked: sweeps make thousands."""
         trial = object.__new__(type(self))
         vars(trial).update({name: getattr(self, name) for name in _NAMES}, width=width, seed=seed, lr=lr)
+        vars(trial)["_pieces"] = self._pieces
         return trial
 
 
