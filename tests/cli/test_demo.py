@@ -104,7 +104,7 @@ def test_an_interrupted_demo_goes_on(
         patched.setattr(Local, "run", interrupted)
         code, out, err = run(folder, capsys)
     assert code == 130
-    assert f"stopped: what is finished is in {folder}, the same command goes on" in out
+    assert f"stopped: what is finished is in {folder}, the same command goes on" in err
     assert not (folder / "report.html").exists()
     code, out, err = run(folder, capsys)
     assert code == 0

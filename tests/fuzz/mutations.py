@@ -1,14 +1,39 @@
-"""Mutations of JSON documents and of bytes: pure functions from random numbers and a thing to a broken copy of it."""
+"""Mutations of JSON documents and of bytes: pure functions from random numbers and a thing to a broken copy of it.
+
+A broken thing is the sound one after a few steps. Each step has random numbers of its own, so that a failure stays one
+when steps that have nothing to do with it are left out.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 Mutation = Callable[[Random, Any], Any]
+
+
+class Step(NamedTuple):
+    """A mutation by its name, with the seed of its random numbers."""
+
+    name: str
+    seed: int
+
+
+def drawn(random: Random, names: Collection[str], counts: Sequence[int] = (1, 1, 2, 3)) -> list[Step]:
+    """Steps with some of these names, as many as one of the counts."""
+    return [Step(name, random.getrandbits(32)) for name in random.choices(sorted(names), k=random.choice(counts))]
+
+
+def after(thing: Any, steps: Sequence[Step], mutations: Mapping[str, Mutation]) -> Any:
+    """A thing after the steps that are among these mutations."""
+    for name, seed in steps:
+        if name in mutations:
+            thing = mutations[name](Random(seed), thing)
+    return thing
+
 
 WORDS = (
     "pass", "fail", "ok", "off", "zero", "unpredicted", "yes", "no", "stalls", "unclear", "stays", "drifts up",
@@ -91,7 +116,7 @@ def _flip(_: Random, parent: Any, key: Any) -> None:
 
 
 def _deepen(random: Random, parent: Any, key: Any) -> None:
-    for _ in range(random.choice((1, 3, 30, 200))):
+    for _ in range(random.choice((1, 3, 30, 100))):
         parent[key] = [parent[key]]
 
 
@@ -171,13 +196,18 @@ OF_BYTES: Mapping[str, Mutation] = {
 }
 
 
+def steps_of_document(random: Random) -> list[Step]:
+    """One to three mutations of a document, at times with one of the bytes of its file."""
+    return [*drawn(random, OF_DOCUMENTS), *(drawn(random, OF_BYTES, [1]) if random.random() < 0.2 else [])]
+
+
+def file_after(document: Any, steps: Sequence[Step], mutations: Mapping[str, Mutation] = OF_DOCUMENTS) -> bytes:
+    """A file of the document after these steps: first its own mutations, then those of the bytes."""
+    content = json.dumps(after(document, steps, mutations)).encode()
+    return bytes(after(content, steps, OF_BYTES))
+
+
 def mutated(random: Random, document: Any) -> tuple[str, bytes]:
     """A file of the document after one to three mutations, and their names."""
-    names = random.choices(sorted(OF_DOCUMENTS), k=random.choice((1, 1, 2, 3)))
-    for name in names:
-        document = OF_DOCUMENTS[name](random, document)
-    content = json.dumps(document).encode()
-    if random.random() < 0.2:
-        names.append(random.choice(sorted(OF_BYTES)))
-        content = OF_BYTES[names[-1]](random, content)
-    return ", ".join(names), content
+    steps = steps_of_document(random)
+    return ", ".join(step.name for step in steps), file_after(document, steps)

@@ -1,7 +1,8 @@
 """The command line: one dataclass per command, and one line of text for every mistake of a user.
 
 A command is a dataclass whose fields are its flags and whose ``run`` returns the exit code: 0 for success, 1 for a
-failed verdict. :func:`main` adds 2 for what the user can mend, 3 for a mistake of the library, and 130 for Ctrl-C.
+failed verdict. :func:`main` adds 2 for what the user can mend, 3 for a mistake of the library, 130 for Ctrl-C, and 143
+for SIGTERM.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Annotated, Any, Union
 
 import tyro
@@ -53,7 +57,7 @@ _DESCRIPTION = "Scale Mixture-of-Experts models without re-tuning them. Start wi
 def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.nullcontext() if sys.stdout is not None else open(os.devnull, "w") as nowhere:
         sys.stdout = sys.stdout or nowhere  # closed by the caller, who wants no output
-        with any_encoding():
+        with any_encoding(), _ending_by_sigterm():
             return _run(sys.argv[1:] if arguments is None else arguments)
 
 
@@ -64,8 +68,10 @@ def _run(arguments: Sequence[str]) -> int:
         code = int(command.run())
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        return 130  # the exit code that shells give to Ctrl-C
+    except KeyboardInterrupt as stop:
+        how_to_go_on = "; ".join(getattr(stop, "__notes__", ())) or "run the same command again"
+        print(f"mssp: stopped: {how_to_go_on}", file=sys.stderr)
+        return 143 if isinstance(stop, _SigtermError) else 130  # the exit codes that shells give to SIGTERM and Ctrl-C
     except OSError as error:
         if error.errno == errno.EPIPE and not error.filename:
             sys.stdout = None  # it went to a program that has ended, such as head: nothing more can be printed
@@ -77,6 +83,30 @@ def _run(arguments: Sequence[str]) -> int:
         traceback.print_exc()
         print(f"mssp: internal error: {type(error).__name__}. {_REPORT_IT}", file=sys.stderr)
         return 3
+
+
+class _SigtermError(KeyboardInterrupt):
+    """SIGTERM, by which schedulers and containers end a program, stops a command as Ctrl-C does."""
+
+
+@contextlib.contextmanager
+def _ending_by_sigterm() -> Iterator[None]:
+    """Lets a command that SIGTERM ends, in a block, give back what it holds. A second SIGTERM ends it at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise _SigtermError
+
+    # Other programs may call `main`, in a thread or with a handler of their own.
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _complain(message: str) -> int:

@@ -75,8 +75,8 @@ class DemoCommand:
         check_target(self.folder / "report.html")  # refuses before minutes of work what cannot be written after them
         try:
             return self._run(self.folder)
-        except KeyboardInterrupt:
-            print(f"\nstopped: what is finished is in {self.folder}, the same command goes on", flush=True)
+        except KeyboardInterrupt as stop:
+            stop.add_note(f"what is finished is in {self.folder}, the same command goes on")
             raise
 
     def _run(self, folder: Path) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -86,7 +85,7 @@ class RunFlags:
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
-        """The store of runs. Stopping the command prints that its finished runs are kept.
+        """The store of runs. A command that is stopped says that its finished runs are kept.
 
         A store that may not be written is opened to be read: where all runs are finished, that is enough.
         """
@@ -97,8 +96,8 @@ class RunFlags:
         with Store(self.store, read_only=read_only, device=device_text(self.device)) as store:
             try:
                 yield store
-            except KeyboardInterrupt:
-                print(f"mssp: stopped: what is finished is in {self.store}, the same command goes on", file=sys.stderr)
+            except KeyboardInterrupt as stop:
+                stop.add_note(f"what is finished is in {self.store}, the same command goes on")
                 raise
 
 

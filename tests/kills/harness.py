@@ -1,0 +1,414 @@
+"""Kills commands at chosen moments, lets the same command end, and compares everything with a run that was not killed.
+
+A :class:`Kill` says which command is killed, by which signal, and when. :class:`Bench` carries kills out, each in a
+folder of its own, and raises :class:`DifferenceError` where something was lost, done twice, or left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mssp.store.runs import FINISHED, Store
+
+ROOT = Path(__file__).parents[2]
+_PATIENCE_SECONDS = 120.0
+_SMALL = ["--device", "cpu", "--steps", "8", "--batch", "10", "--validation", "50", "--seeds", "2"]
+_TABLES = ("study", "chunk", "run", "metric", "curve", "checksum")
+_TIME = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\+\d\d:\d\d)?")
+
+
+class DifferenceError(AssertionError):
+    """A killed command did not come to what it comes to when nobody kills it."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, the store that it keeps, and what lies in its folder before."""
+
+    arguments: tuple[str, ...]
+    store: str | None = None
+    prepare: Callable[[Path, Path], None] = lambda folder, references: None
+
+
+def _store_and_old_page(folder: Path, references: Path) -> None:
+    shutil.copy(references / "sweep" / "work" / "runs.sqlite", folder)
+    (folder / "page.html").write_text("an old page", encoding="utf-8")
+
+
+# The references are made in this order.
+COMMANDS = {
+    "sweep": Command(
+        (
+            *("sweep", "--regime", "I", "II", "--optimizer", "sgd", "adam", "--widths", "16", "32", "--lr-points", "3"),
+            *("--multipliers", "ones", "--json", *_SMALL),
+        ),
+        "runs.sqlite",
+    ),
+    "tune": Command(
+        (
+            *("tune", "--optimizer", "adam", "--width", "32", "--points", "2", "--broad-points", "1", "--confirm", "2"),
+            *("--json", *_SMALL),
+        ),
+        "runs.sqlite",
+    ),
+    "demo": Command(("demo", "--widths", "32", "64", "--steps", "6", "--seeds", "2"), "mssp-demo/runs.sqlite"),
+    "report": Command(("report", "runs.sqlite", "-o", "page.html"), None, _store_and_old_page),
+}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """So many seconds after an event happened so many times; after ``started`` it is a part of the unkilled time.
+
+    At ``linking``, ``committing`` and ``replacing`` the command holds still, so that the signal meets it there.
+    """
+
+    event: str
+    after: float
+    count: int = 1
+
+    @property
+    def holds(self) -> bool:
+        return self.event in ("linking", "committing", "replacing")
+
+    def __str__(self) -> str:
+        if self.event == "started":
+            return f"{self.after:.0%} of its time"
+        return f"{self.event} {self.count}" + ("" if self.holds else f" + {1000 * self.after:.0f} ms")
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A command that is killed at one moment after another; ``beside`` it runs once more, and that one is spared."""
+
+    command: str
+    signal: signal.Signals
+    moments: tuple[Moment, ...]
+    beside: bool = False
+
+    def __str__(self) -> str:
+        moments = ", then ".join(map(str, self.moments))
+        return f"{self.command} {self.signal.name} {moments}{', another beside it' if self.beside else ''}"
+
+
+@dataclass(frozen=True)
+class Death:
+    """What was there when a command died: how it ended, finished and all chunks, and files beside."""
+
+    code: int
+    done: dict[str, tuple[Any, ...]]  # finished runs by study and key
+    chunks: tuple[int, int]
+    log: bool
+    part: bool
+
+    def __str__(self) -> str:
+        beside = [name for name, there in (("-wal", self.log), (".part", self.part)) if there]
+        ended = "had ended" if self.code == 0 else f"exit {self.code}"
+        return f"{ended}, {self.chunks[0]}/{self.chunks[1]} chunks" + "".join(f", {name}" for name in beside)
+
+
+@dataclass
+class Reference:
+    """What a command comes to when nobody kills it."""
+
+    seconds: float
+    output: str
+    files: dict[str, bytes]
+    runs: dict[str, tuple[Any, ...]]
+    rows: dict[str, int]
+    events: Counter[str] = field(default_factory=Counter)
+
+
+class Child:
+    """A command under way in a folder, and the events that it has announced."""
+
+    def __init__(self, bench: Bench, case: Path, arguments: Sequence[str], hold: Moment | None = None) -> None:
+        self._bench, self.case = bench, case
+        self.events: Counter[str] = Counter()
+        pipe = case / "events"
+        os.mkfifo(pipe)
+        self._pipe = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self._ended, self._rest = False, b""
+        request = {"arguments": arguments, "folder": str(case / "work"), "events": str(pipe)}
+        self.pid = bench.ask(request | ({"hold": [hold.event, hold.count]} if hold is not None and hold.holds else {}))
+        self.until("started")
+        self.started = time.monotonic()
+
+    def until(self, event: str, count: int = 1) -> bool:
+        """Wait until an event has happened so often; False if the command ends before."""
+        while self.events[event] < count and not self._ended:
+            if not select.select([self._pipe], [], [], _PATIENCE_SECONDS)[0]:
+                raise DifferenceError(f"nothing came of {self.case.name} in {_PATIENCE_SECONDS:.0f} s")
+            part = os.read(self._pipe, 65536)
+            # Before the command opens its end of the pipe, that end seems closed.
+            self._ended = not part and bool(self.events)
+            *lines, self._rest = (self._rest + part).split(b"\n")
+            self.events.update(line.decode() for line in lines)
+        return self.events[event] >= count
+
+    def kill_at(self, moment: Moment, sent: signal.Signals, seconds: float) -> None:
+        if moment.event == "started":
+            time.sleep(max(0.0, self.started + moment.after * seconds - time.monotonic()))
+        elif self.until(moment.event, moment.count):
+            time.sleep(0.02 if moment.holds else moment.after)  # it holds still for longer than that
+        os.kill(self.pid, sent)  # where it has ended, it is a zombie until it is asked how
+
+    def wait(self) -> int:
+        """Its exit code, or minus the signal that ended it."""
+        while not self._ended:
+            self.until("the end")
+        os.close(self._pipe)
+        (self.case / "events").unlink()
+        return self._bench.ask({"wait": self.pid})
+
+
+class Bench:
+    """A fork server, the references, and a folder for each kill.
+
+    The folders of kills that changed nothing are removed, so that only what differs is kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._references: dict[str, Reference] = {}
+        self._cases = 0
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.kills.server"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._server.stdout is not None
+        if self._server.stdout.readline() != "ready\n":
+            raise RuntimeError("the server that forks commands did not start")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.stdout.close()
+        self._server.kill()
+        self._server.wait()
+
+    def ask(self, request: dict[str, Any]) -> int:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(f"{json.dumps(request)}\n")
+        self._server.stdin.flush()
+        return int(self._server.stdout.readline())
+
+    def reference(self, name: str) -> Reference:
+        """A command that nobody kills, once."""
+        if name not in self._references:
+            if name == "report":
+                self.reference("sweep")  # of whose store the page is
+            case = self._case(self._folder / "references" / name, name)
+            child = Child(self, case, COMMANDS[name].arguments)
+            code = child.wait()
+            seconds = time.monotonic() - child.started
+            if code != 0:
+                raise RuntimeError(f"{name} fails even if nobody kills it: {(case / 'stderr').read_text()}")
+            store = COMMANDS[name].store
+            runs, rows = ({}, {}) if store is None else _contents(case / "work" / store)
+            files, output = _files(case / "work"), (case / "stdout").read_text(encoding="utf-8")
+            self._references[name] = Reference(seconds, output, files, runs, rows, child.events)
+        return self._references[name]
+
+    def carry_out(self, kill: Kill) -> list[Death]:
+        """Kill a command as often as it is said, let it end, and compare. Returns what was there at each death."""
+        reference = self.reference(kill.command)
+        command = COMMANDS[kill.command]
+        self._cases += 1
+        case = self._case(self._folder / f"{self._cases:03d}-{kill.command}-{kill.signal.name}", kill.command)
+        deaths: list[Death] = []
+        try:
+            for number, moment in enumerate(kill.moments):
+                deaths.append(self._die(case, kill, moment, spared=kill.beside and number == 0))
+                _check_death(case, kill, deaths[-1], reference)
+            _check_end(case, self._run(case, command), deaths, reference, command)
+        except DifferenceError as error:
+            died = "; ".join(map(str, deaths)) or "not dead yet"
+            raise DifferenceError(f"{kill} ({died}): {error}; its folder is {case}") from error
+        shutil.rmtree(case)
+        return deaths
+
+    def _case(self, case: Path, name: str) -> Path:
+        (case / "work").mkdir(parents=True)
+        COMMANDS[name].prepare(case / "work", self._folder / "references")
+        return case
+
+    def _run(self, case: Path, command: Command) -> tuple[int, Counter[str]]:
+        for name in ("stdout", "stderr"):
+            (case / name).unlink(missing_ok=True)
+        child = Child(self, case, command.arguments)
+        return child.wait(), child.events
+
+    def _die(self, case: Path, kill: Kill, moment: Moment, spared: bool) -> Death:
+        for name in ("stdout", "stderr"):
+            (case / name).unlink(missing_ok=True)
+        command, reference = COMMANDS[kill.command], self.reference(kill.command)
+        killed = Child(self, case, command.arguments, moment)
+        if spared:
+            other_case = case / "other"
+            other_case.mkdir()
+            (other_case / "work").symlink_to(case / "work")
+            other = Child(self, other_case, command.arguments)
+        killed.kill_at(moment, kill.signal, reference.seconds)
+        code = killed.wait()
+        if spared:
+            other_code = other.wait()
+            _expect("the exit code of the one that was spared", other_code, 0)
+            _expect("what the one that was spared printed", (other_case / "stdout").read_text("utf-8"), reference.output)
+            claimed = killed.events["claimed"] + other.events["claimed"]
+            if claimed > reference.events["claimed"] + 1:
+                raise DifferenceError(f"the two claimed {claimed} chunks of {reference.events['claimed']}")
+            shutil.rmtree(other_case)
+        return _death(case, code, command)
+
+
+# -- what is in a folder -----------------------------------------------------------------------------------------------
+
+
+def _contents(path: Path) -> tuple[dict[str, tuple[Any, ...]], dict[str, int]]:
+    """All runs of a store to the bit, by study and key, after checks that it is sound, and the rows of its tables."""
+    with closing(sqlite3.connect(path)) as database:
+        _expect("integrity_check", database.execute("PRAGMA integrity_check").fetchall(), [("ok",)])
+        _expect("foreign_key_check", database.execute("PRAGMA foreign_key_check").fetchall(), [])
+        rows = {table: database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in _TABLES}
+    found: dict[str, tuple[Any, ...]] = {}
+    with Store(path, read_only=True) as store:
+        for name in store.studies():
+            study = store.open_study(name)
+            _expect("runs without a checksum", study.unchecked(), 0)
+            for run in study.runs():
+                key = f"{name}: {run.key}"
+                if key in found:
+                    raise DifferenceError(f"run {key} is there twice")
+                curves = {curve: points.tobytes() for curve, points in study.curves(run.key).items()}
+                metrics = {metric: float(value).hex() for metric, value in run.metrics.items()}
+                # The seconds come last: they differ, but not those of a run that was finished before.
+                found[key] = (run.chunk, run.status, run.diverged_at, run.spec, metrics, curves, run.seconds)
+    return found, rows
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """The files of a folder but stores, with times left out; of hidden files, only that they are there."""
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        is_read = path.suffix in (".json", ".html") and not path.name.startswith(".")
+        found[name] = _TIME.sub(b"TIME", path.read_bytes()) if is_read else b""
+    return found
+
+
+def _hidden(names: Sequence[str] | dict[str, bytes]) -> set[str]:
+    return {name for name in names if name.rpartition("/")[2].startswith(".")}
+
+
+def _death(case: Path, code: int, command: Command) -> Death:
+    """What is there, read from a copy: whoever opens a store mends it."""
+    work = case / "work"
+    store = None if command.store is None else work / command.store
+    done: dict[str, tuple[Any, ...]] = {}
+    chunks, log = (0, 0), False
+    if store is not None and store.exists():
+        copies = case / "copies"
+        copies.mkdir()
+        for end in ("", "-wal"):
+            beside = store.with_name(store.name + end)
+            if beside.exists():
+                shutil.copy(beside, copies)
+        log = (copies / f"{store.name}-wal").exists()
+        runs, _ = _contents(copies / store.name)
+        done = {key: run for key, run in runs.items() if run[1] in FINISHED}
+        of_study = {(key.partition(": ")[0], run[0]): run[1] in FINISHED for key, run in runs.items()}
+        chunks = (sum(of_study.values()), len(of_study))
+        shutil.rmtree(copies)
+    return Death(code, done, chunks, log, any(work.rglob(".*.part")))
+
+
+# -- what must be ------------------------------------------------------------------------------------------------------
+
+
+def _expect(what: str, found: Any, expected: Any) -> None:
+    if found != expected:
+        raise DifferenceError(f"{what}: {_shown(found)} and not {_shown(expected)}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 300 else f"{text[:300]}..."
+
+
+def _check_death(case: Path, kill: Kill, death: Death, reference: Reference) -> None:
+    """What holds at once: how it ended, what it said, and that no file is half written."""
+    errors = (case / "stderr").read_text(encoding="utf-8")
+    allowed = {signal.SIGKILL: (-9, 0), signal.SIGTERM: (143, 0), signal.SIGINT: (130, 0)}[kill.signal]
+    if death.code not in allowed:
+        raise DifferenceError(f"it ended with {death.code} and not {allowed[0]}: {errors[-1000:]}")
+    if death.code > 0 and "run the same command" not in errors and "the same command goes on" not in errors:
+        raise DifferenceError(f"it did not say how to go on: {errors!r}")
+    if "Traceback" in errors or "Exception ignored" in errors:
+        raise DifferenceError(f"it printed a traceback: {errors[-1000:]}")
+    files = _files(case / "work")
+    old = {"page.html": b"an old page"}
+    for name, content in files.items():
+        is_store = ".sqlite" in name
+        if name in _hidden(files):
+            if kill.signal is not signal.SIGKILL:
+                raise DifferenceError(f"{name} was left behind")
+        elif not is_store and content not in (reference.files.get(name), old.get(name)):
+            raise DifferenceError(f"{name} is not whole")
+    _check_kept(death.done, reference.runs, "when it died")
+
+
+def _check_kept(done: dict[str, tuple[Any, ...]], runs: dict[str, tuple[Any, ...]], when: str) -> None:
+    for key, run in done.items():
+        _expect(f"run {key} {when}", run[:-1], runs[key][:-1] if key in runs else None)
+
+
+def _check_end(
+    case: Path, ended: tuple[int, Counter[str]], deaths: Sequence[Death], reference: Reference, command: Command
+) -> None:
+    """What holds in the end: everything is as if nobody had killed it, and what was finished was not done again."""
+    code, events = ended
+    errors = (case / "stderr").read_text(encoding="utf-8")
+    _expect(f"the exit code ({errors[-1000:]})", code, 0)
+    _expect("the printed result", (case / "stdout").read_text(encoding="utf-8"), reference.output)
+    files = _files(case / "work")
+    _expect("files", sorted(files.keys() - _hidden(files)), sorted(reference.files))
+    for name, content in reference.files.items():
+        _expect(name, files[name], content)
+    if command.store is not None:
+        runs, rows = _contents(case / "work" / command.store)
+        _expect("rows", rows, reference.rows)
+        _expect("runs", sorted(runs), sorted(reference.runs))
+        _check_kept(runs, reference.runs, "in the end")
+        for death in deaths:
+            for key, run in death.done.items():
+                _expect(f"seconds of run {key}, which was finished before", runs[key][-1], run[-1])
+        left = reference.events["claimed"] - deaths[-1].chunks[0]
+        _expect("chunks that were trained after the last death", events["claimed"], left)
