@@ -72,6 +72,8 @@ def shown(value: object) -> str:
         value = str(value)
     if isinstance(value, str):
         return repr(value if len(value) <= _LONGEST else f"{value[: _LONGEST // 2]}…{value[-_LONGEST // 2 :]}")
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
     if isinstance(value, list | tuple) and not value:
         return "nothing"
     if isinstance(value, list | tuple) and all(isinstance(part, Real | str | None) for part in value):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -114,6 +116,29 @@ def test_owners_elsewhere_live_by_their_heartbeat(path: Path, study: Study, age:
         edit(path, "UPDATE presence SET place = 'another kernel' WHERE owner = (SELECT max(id) FROM owner)")
         assert study.counts()["running" if lives else "pending"] == 1
         assert (study.claim() is None) == lives
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="locks that other containers see are Linux's")
+def test_an_owner_in_another_container_is_taken_over_at_once(path: Path, study: Study) -> None:
+    """Its process number means nothing here and its heartbeat is fresh, but the kernel has dropped its lock."""
+    study.add(new_runs(1, 1))
+    with busy_worker(path) as process:
+        edit(path, "UPDATE owner SET host = 'another container' WHERE pid = ?", process.pid)
+        assert study.claim() is None
+        (words,) = study.waiting_for().values()
+        assert words == f"process {process.pid} in another container or on another machine trains"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert claimed(study).index == 0
+
+
+def test_the_wait_for_an_owner_who_cannot_be_seen_is_said(path: Path, study: Study) -> None:
+    study.add(new_runs(1, 1))
+    with busy_worker(path) as process:
+        edit(path, "UPDATE owner SET host = 'another machine' WHERE pid = ?", process.pid)
+        edit(path, "UPDATE presence SET place = 'another kernel' WHERE owner = (SELECT max(id) FROM owner)")
+        (words,) = study.waiting_for().values()
+    assert re.fullmatch(r"process \d+ in another .* trains; .* they are taken over in 1[12]\d s", words) is not None
 
 
 def test_a_heartbeat_is_written_now_and_then(path: Path, study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

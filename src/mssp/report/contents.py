@@ -183,7 +183,7 @@ def read(paths: Iterable[Path], metric: str | Metric | None = None) -> Contents:
                 _read_store(path, contents, judged_by)
         except ValueError as error:
             message = str(error)
-            raise ValueError(message if message.startswith(str(path.absolute())) else f"{path}: {message}") from None
+            raise ValueError(message if str(path.absolute()) in message else f"{path}: {message}") from None
     return contents
 
 
