@@ -72,13 +72,15 @@ def shown(value: object) -> str:
         value = str(value)
     if isinstance(value, str):
         return repr(value if len(value) <= _LONGEST else f"{value[: _LONGEST // 2]}…{value[-_LONGEST // 2 :]}")
-    if isinstance(value, bytes):
-        return f"{len(value)} bytes"
-    if isinstance(value, list | tuple) and not value:
+    if isinstance(value, bytes | list | tuple) and not value:
         return "nothing"
     if isinstance(value, list | tuple) and all(isinstance(part, Real | str | None) for part in value):
         text = repr(value)
         return text if len(text) <= _LONGEST else f"a {type(value).__name__} of {len(value)}"
+    return f"{len(value)} bytes" if isinstance(value, bytes) else _by_type(value)
+
+
+def _by_type(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else _with_article(type(value).__name__)
 
 
