@@ -57,8 +57,7 @@ class Owner(NamedTuple):
         """Refuse what no process has written."""
         texts = all(isinstance(text, str) for text in (self.token, self.host, self.started, self.place or ""))
         numbers = isinstance(self.pid, int) and isinstance(self.heartbeat, float) and 0 < self.pid < _LARGEST_PID
-        token = texts and re.fullmatch("[0-9a-f]{1,16}", self.token)
-        if not (token and numbers):
+        if not (texts and numbers):
             got = ", ".join(shown(value) for value in self[1:])
             raise ValueError(f"owner {self.number} is no process, got {got}; bring back a copy or choose another path")
 
@@ -87,7 +86,8 @@ class Owner(NamedTuple):
 
     def _is_locked(self, folder: Path) -> bool | None:
         """Whether its lock is held; None where that cannot be seen from here."""
-        is_here = bool(self.place) and self.place == presence.place(folder)
+        has_lock = re.fullmatch("[0-9a-f]{1,16}", self.token) is not None  # its place in the folder is made of the token
+        is_here = has_lock and bool(self.place) and self.place == presence.place(folder)
         return presence.is_held(folder, self.token) if is_here else None
 
 
