@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 _PATIENCE_SECONDS = 120.0
 _SMALL = ["--device", "cpu", "--steps", "8", "--batch", "10", "--validation", "50", "--seeds", "2"]
 _TABLES = ("study", "chunk", "run", "metric", "curve", "checksum")
+_HOW_TO_GO_ON = re.compile("^mssp: stopped: .*(?:run the same command again|the same command goes on)$", re.MULTILINE)
 _TIME = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\+\d\d:\d\d)?")
 
 
@@ -76,16 +77,16 @@ COMMANDS = {
 class Moment:
     """So many seconds after an event happened so many times; after ``started`` it is a part of the unkilled time.
 
-    At ``linking``, ``committing`` and ``replacing`` the command holds still, so that the signal meets it there.
+    Where it is at the event itself, the command holds still there until the signal comes.
     """
 
     event: str
-    after: float
+    after: float = 0.0
     count: int = 1
 
     @property
     def holds(self) -> bool:
-        return self.event in ("linking", "committing", "replacing")
+        return self.event != "started" and not self.after
 
     def __str__(self) -> str:
         if self.event == "started":
@@ -109,18 +110,21 @@ class Kill:
 
 @dataclass(frozen=True)
 class Death:
-    """What was there when a command died: how it ended, finished and all chunks, and files beside."""
+    """What was there when a command died: how it ended, chunks that it said were committed, runs, and files beside."""
 
     code: int
+    committed: int
     done: dict[str, tuple[Any, ...]]  # finished runs by study and key
-    chunks: tuple[int, int]
+    chunks: tuple[int, int]  # finished, and all
+    held: int  # chunks that are claimed and not given back
     log: bool
-    part: bool
+    hidden: bool
 
     def __str__(self) -> str:
-        beside = [name for name, there in (("-wal", self.log), (".part", self.part)) if there]
-        ended = "had ended" if self.code == 0 else f"exit {self.code}"
-        return f"{ended}, {self.chunks[0]}/{self.chunks[1]} chunks" + "".join(f", {name}" for name in beside)
+        parts = ["had ended" if self.code == 0 else f"exit {self.code}"]
+        parts += [f"{self.chunks[0]}/{self.chunks[1]} chunks"] if self.chunks[1] else []
+        left = (("a chunk held", self.held), ("a log", self.log), ("a hidden file", self.hidden))
+        return ", ".join([*parts, *(name for name, there in left if there)])
 
 
 @dataclass
@@ -135,18 +139,28 @@ class Reference:
     events: Counter[str] = field(default_factory=Counter)
 
 
+Spoil = Callable[[Path], None]
+
+
+def _nothing(folder: Path) -> None:
+    pass
+
+
 class Child:
     """A command under way in a folder, and the events that it has announced."""
 
-    def __init__(self, bench: Bench, case: Path, arguments: Sequence[str], hold: Moment | None = None) -> None:
-        self._bench, self.case = bench, case
+    def __init__(
+        self, bench: Bench, folder: Path, output: Path, arguments: Sequence[str], hold: Moment | None = None
+    ) -> None:
+        self._bench, self.output = bench, output
         self.events: Counter[str] = Counter()
-        pipe = case / "events"
+        pipe = output / "events"
         os.mkfifo(pipe)
         self._pipe = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         self._ended, self._rest = False, b""
-        request = {"arguments": arguments, "folder": str(case / "work"), "events": str(pipe)}
+        request = {"arguments": arguments, "folder": str(folder), "output": str(output), "events": str(pipe)}
         self.pid = bench.ask(request | ({"hold": [hold.event, hold.count]} if hold is not None and hold.holds else {}))
+        bench.living.add(self.pid)
         self.until("started")
         self.started = time.monotonic()
 
@@ -154,7 +168,7 @@ class Child:
         """Wait until an event has happened so often; False if the command ends before."""
         while self.events[event] < count and not self._ended:
             if not select.select([self._pipe], [], [], _PATIENCE_SECONDS)[0]:
-                raise DifferenceError(f"nothing came of {self.case.name} in {_PATIENCE_SECONDS:.0f} s")
+                raise DifferenceError(f"nothing came of {self.output.name} in {_PATIENCE_SECONDS:.0f} s")
             part = os.read(self._pipe, 65536)
             # Before the command opens its end of the pipe, that end seems closed.
             self._ended = not part and bool(self.events)
@@ -166,7 +180,7 @@ class Child:
         if moment.event == "started":
             time.sleep(max(0.0, self.started + moment.after * seconds - time.monotonic()))
         elif self.until(moment.event, moment.count):
-            time.sleep(0.02 if moment.holds else moment.after)  # it holds still for longer than that
+            time.sleep(0.02 if moment.holds else moment.after)  # it announces a moment before it holds still
         os.kill(self.pid, sent)  # where it has ended, it is a zombie until it is asked how
 
     def wait(self) -> int:
@@ -174,8 +188,10 @@ class Child:
         while not self._ended:
             self.until("the end")
         os.close(self._pipe)
-        (self.case / "events").unlink()
-        return self._bench.ask({"wait": self.pid})
+        (self.output / "events").unlink()
+        code = self._bench.ask({"wait": self.pid})
+        self._bench.living.discard(self.pid)
+        return code
 
 
 class Bench:
@@ -185,6 +201,7 @@ class Bench:
     """
 
     def __init__(self, folder: Path) -> None:
+        self.living: set[int] = set()
         self._folder = folder
         self._references: dict[str, Reference] = {}
         self._cases = 0
@@ -208,6 +225,7 @@ class Bench:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
+        self._end_the_living()
         self._server.stdin.close()
         self._server.stdout.close()
         self._server.kill()
@@ -226,7 +244,7 @@ class Bench:
             if name == "report":
                 self.reference("sweep")  # of whose store the page is
             case = self._case(self._folder / "references" / name, name)
-            child = Child(self, case, COMMANDS[name].arguments)
+            child = Child(self, case / "work", case, COMMANDS[name].arguments)
             code = child.wait()
             seconds = time.monotonic() - child.started
             if code != 0:
@@ -237,8 +255,12 @@ class Bench:
             self._references[name] = Reference(seconds, output, files, runs, rows, child.events)
         return self._references[name]
 
-    def carry_out(self, kill: Kill) -> list[Death]:
-        """Kill a command as often as it is said, let it end, and compare. Returns what was there at each death."""
+    def carry_out(self, kill: Kill, at_death: Spoil = _nothing, after_death: Spoil = _nothing) -> list[Death]:
+        """Kill a command as often as it is said, let it end, and compare. Returns what was there at each death.
+
+        Losses are planted by ``at_death``, before it is looked what is there, and by ``after_death``: functions of the
+        folder in which the command works.
+        """
         reference = self.reference(kill.command)
         command = COMMANDS[kill.command]
         self._cases += 1
@@ -246,10 +268,15 @@ class Bench:
         deaths: list[Death] = []
         try:
             for number, moment in enumerate(kill.moments):
-                deaths.append(self._die(case, kill, moment, spared=kill.beside and number == 0))
-                _check_death(case, kill, deaths[-1], reference)
-            _check_end(case, self._run(case, command), deaths, reference, command)
-        except DifferenceError as error:
+                code, committed = self._die(case, kill, moment, spared=kill.beside and number == 0)
+                at_death(case / "work")
+                deaths.append(_death(case, code, committed, command))
+                _check_death(case, kill, deaths, reference)
+                after_death(case / "work")
+            child = Child(self, case / "work", case, command.arguments)
+            _check_end(case, (child.wait(), child.events), deaths, reference, command)
+        except (DifferenceError, ValueError, OSError, sqlite3.Error) as error:
+            self._end_the_living()
             died = "; ".join(map(str, deaths)) or "not dead yet"
             raise DifferenceError(f"{kill} ({died}): {error}; its folder is {case}") from error
         shutil.rmtree(case)
@@ -260,33 +287,33 @@ class Bench:
         COMMANDS[name].prepare(case / "work", self._folder / "references")
         return case
 
-    def _run(self, case: Path, command: Command) -> tuple[int, Counter[str]]:
-        for name in ("stdout", "stderr"):
-            (case / name).unlink(missing_ok=True)
-        child = Child(self, case, command.arguments)
-        return child.wait(), child.events
-
-    def _die(self, case: Path, kill: Kill, moment: Moment, spared: bool) -> Death:
-        for name in ("stdout", "stderr"):
-            (case / name).unlink(missing_ok=True)
-        command, reference = COMMANDS[kill.command], self.reference(kill.command)
-        killed = Child(self, case, command.arguments, moment)
-        if spared:
-            other_case = case / "other"
-            other_case.mkdir()
-            (other_case / "work").symlink_to(case / "work")
-            other = Child(self, other_case, command.arguments)
+    def _die(self, case: Path, kill: Kill, moment: Moment, spared: bool) -> tuple[int, int]:
+        """Kill a command once. Returns its exit code, and how many chunks it said that it had committed."""
+        arguments, reference = COMMANDS[kill.command].arguments, self.reference(kill.command)
+        killed = Child(self, case / "work", case, arguments, moment)
+        if not spared:
+            killed.kill_at(moment, kill.signal, reference.seconds)
+            return killed.wait(), killed.events["committed"]
+        output = case / "spared"
+        output.mkdir()
+        other = Child(self, case / "work", output, arguments)
         killed.kill_at(moment, kill.signal, reference.seconds)
-        code = killed.wait()
-        if spared:
-            other_code = other.wait()
-            _expect("the exit code of the one that was spared", other_code, 0)
-            _expect("what the one that was spared printed", (other_case / "stdout").read_text("utf-8"), reference.output)
-            claimed = killed.events["claimed"] + other.events["claimed"]
-            if claimed > reference.events["claimed"] + 1:
-                raise DifferenceError(f"the two claimed {claimed} chunks of {reference.events['claimed']}")
-            shutil.rmtree(other_case)
-        return _death(case, code, command)
+        code, other_code = killed.wait(), other.wait()
+        errors = (output / "stderr").read_text(encoding="utf-8")
+        _expect(f"the exit code of the one that was spared ({errors[-1000:]})", other_code, 0)
+        printed = (output / "stdout").read_text(encoding="utf-8")
+        _expect("what the one that was spared printed", printed, reference.output)
+        claimed = killed.events["claimed"] + other.events["claimed"]
+        if claimed > reference.events["claimed"] + 1:
+            raise DifferenceError(f"the two claimed {claimed} chunks of {reference.events['claimed']}")
+        shutil.rmtree(output)
+        return code, reference.events["committed"]
+
+    def _end_the_living(self) -> None:
+        """End the commands that are still under way where an error came in between."""
+        for pid in self.living:
+            os.kill(pid, signal.SIGKILL)
+        self.living.clear()
 
 
 # -- what is in a folder -----------------------------------------------------------------------------------------------
@@ -328,12 +355,12 @@ def _hidden(names: Sequence[str] | dict[str, bytes]) -> set[str]:
     return {name for name in names if name.rpartition("/")[2].startswith(".")}
 
 
-def _death(case: Path, code: int, command: Command) -> Death:
+def _death(case: Path, code: int, committed: int, command: Command) -> Death:
     """What is there, read from a copy: whoever opens a store mends it."""
     work = case / "work"
     store = None if command.store is None else work / command.store
     done: dict[str, tuple[Any, ...]] = {}
-    chunks, log = (0, 0), False
+    chunks, held, log = (0, 0), 0, False
     if store is not None and store.exists():
         copies = case / "copies"
         copies.mkdir()
@@ -343,11 +370,13 @@ def _death(case: Path, code: int, command: Command) -> Death:
                 shutil.copy(beside, copies)
         log = (copies / f"{store.name}-wal").exists()
         runs, _ = _contents(copies / store.name)
+        with closing(sqlite3.connect(copies / store.name)) as database:
+            (held,) = database.execute("SELECT count(*) FROM chunk WHERE status = 'running'").fetchone()
         done = {key: run for key, run in runs.items() if run[1] in FINISHED}
         of_study = {(key.partition(": ")[0], run[0]): run[1] in FINISHED for key, run in runs.items()}
         chunks = (sum(of_study.values()), len(of_study))
         shutil.rmtree(copies)
-    return Death(code, done, chunks, log, any(work.rglob(".*.part")))
+    return Death(code, committed, done, chunks, held, log, any(work.rglob(".*")))
 
 
 # -- what must be ------------------------------------------------------------------------------------------------------
@@ -363,24 +392,25 @@ def _shown(value: Any) -> str:
     return text if len(text) < 300 else f"{text[:300]}..."
 
 
-def _check_death(case: Path, kill: Kill, death: Death, reference: Reference) -> None:
-    """What holds at once: how it ended, what it said, and that no file is half written."""
+def _check_death(case: Path, kill: Kill, deaths: Sequence[Death], reference: Reference) -> None:
+    """What holds at once: how it ended, what it said, that what it committed is there, and no file is half written."""
+    death = deaths[-1]
     errors = (case / "stderr").read_text(encoding="utf-8")
     allowed = {signal.SIGKILL: (-9, 0), signal.SIGTERM: (143, 0), signal.SIGINT: (130, 0)}[kill.signal]
     if death.code not in allowed:
         raise DifferenceError(f"it ended with {death.code} and not {allowed[0]}: {errors[-1000:]}")
-    if death.code > 0 and "run the same command" not in errors and "the same command goes on" not in errors:
-        raise DifferenceError(f"it did not say how to go on: {errors!r}")
     if "Traceback" in errors or "Exception ignored" in errors:
         raise DifferenceError(f"it printed a traceback: {errors[-1000:]}")
+    _expect(f"lines that say how to go on ({errors[-1000:]})", len(_HOW_TO_GO_ON.findall(errors)), int(death.code > 0))
+    if death.chunks[0] < sum(each.committed for each in deaths):
+        raise DifferenceError(f"{sum(each.committed for each in deaths)} chunks were committed, {death} is there")
+    if kill.signal is not signal.SIGKILL and (death.held or death.log or death.hidden):
+        raise DifferenceError("it ended in order, and left something behind")
     files = _files(case / "work")
     old = {"page.html": b"an old page"}
     for name, content in files.items():
-        is_store = ".sqlite" in name
-        if name in _hidden(files):
-            if kill.signal is not signal.SIGKILL:
-                raise DifferenceError(f"{name} was left behind")
-        elif not is_store and content not in (reference.files.get(name), old.get(name)):
+        is_read = name not in _hidden(files) and ".sqlite" not in name
+        if is_read and content not in (reference.files.get(name), old.get(name)):
             raise DifferenceError(f"{name} is not whole")
     _check_kept(death.done, reference.runs, "when it died")
 

@@ -2,12 +2,12 @@
 
 ``python -m tests.kills.server`` reads requests from its input, one JSON document a line, and answers each with a line:
 
-    {"arguments": [...], "folder": ..., "events": ..., "hold": [event, count]}    the number of the child's process
-    {"wait": pid}                                                                 how it ended: its exit code, or -signal
+    {"arguments": [...], "folder": ..., "output": ..., "events": ..., "hold": [event, count]}    the child's number
+    {"wait": number}                                                         how it ended: its exit code, or -signal
 
-A child writes to the pipe ``events`` what it does: ``started``, ``claimed``, ``committing`` and ``committed`` for
-chunks, ``linking`` for a new store, ``replacing`` for a file. It holds still at one of them for a moment, if it is
-asked to, so that a signal reaches it there. ``shrink`` makes the demo small in the way of ``tests/cli/test_demo.py``.
+A child works in ``folder``, and writes ``stdout`` and ``stderr`` in the folder ``output``. To the pipe ``events`` it
+writes what it does: ``started``, ``claimed``, ``committing`` and ``committed`` for chunks, ``linking`` for a new store,
+``replacing`` for a file. It holds still at one of them, if it is asked to, until a signal reaches it there.
 """
 
 from __future__ import annotations
@@ -20,10 +20,26 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
-HOLD_SECONDS = 0.3
+HOLD_SECONDS = 20.0  # longer than a busy machine needs to send a signal
 UNHANDLED = 99  # the exit code of a child whose error left `main`
+_NEEDED = (
+    "transformers.models.olmoe.modeling_olmoe",
+    "mssp.cli.commands",
+    "mssp.coordcheck.ladder_runs",
+    "mssp.dmft.document",
+    "mssp.report.findings",
+    "mssp.report.saving",
+    "mssp.report.sections",
+    "mssp.store.table",
+    "mssp.sweep.evaluation",
+    "mssp.sweep.search_text",
+    "mssp.sweep.transfer_text",
+)
 
 
 def serve() -> None:
@@ -43,19 +59,8 @@ def serve() -> None:
 
 def _import() -> None:
     """Import what commands need, and compute nothing: a child does not inherit threads."""
-    import transformers.models.olmoe.modeling_olmoe
-
-    import mssp.cli.commands
-    import mssp.coordcheck.ladder_runs
-    import mssp.dmft.document
-    import mssp.report.findings
-    import mssp.report.saving
-    import mssp.report.sections
-    import mssp.store.table
-    import mssp.sweep.evaluation
-    import mssp.sweep.search_text
-    import mssp.sweep.transfer_text
-
+    for name in _NEEDED:
+        import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1, "a forked child has no threads"
 
 
@@ -67,20 +72,18 @@ def _command(request: dict[str, Any]) -> NoReturn:
 
     code = UNHANDLED
     try:
+        output = Path(request["output"])
         os.chdir(request["folder"])
-        for number, name in ((0, os.devnull), (1, "../stdout"), (2, "../stderr")):
-            flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            os.dup2(os.open(name, flags, 0o600), number)
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)
+        for number, path in ((0, Path(os.devnull)), (1, output / "stdout"), (2, output / "stderr")):
+            flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            os.dup2(os.open(path, flags, 0o600), number)
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
         torch.set_num_threads(1)
         _shrink_the_demo()
-        announce = _Announcer(request["events"], request.get("hold"))
-        _watch(announce)
+        _watch(_Announcer(request["events"], request.get("hold")))
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        announce("started")
         code = main(request["arguments"])
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it has ended, all but in name
         sys.stdout.flush()
     except BaseException:
         traceback.print_exc()
@@ -103,34 +106,51 @@ class _Announcer:
 
 def _watch(announce: _Announcer) -> None:
     """Announce what a child does to its store and its files."""
+    from mssp.cli import commands
     from mssp.store import runs
     from mssp.store.runs import Study
 
-    claim, finish, checksum_of, link, replace = Study.claim, Study.finish, runs.checksum_of, os.link, os.replace
+    _before(commands, "_parse", lambda: announce("started"))
+    _after(commands, "_run", lambda _: _end())
+    _after(Study, "claim", lambda chunk: announce("claimed") if chunk is not None else None)
+    _before(runs, "checksum_of", lambda: announce("committing"))  # the last thing in the transaction of a chunk
+    _after(Study, "finish", lambda _: announce("committed"))
+    _before(os, "link", lambda: announce("linking"))
+    _before(os, "replace", lambda: announce("replacing"))
 
-    def claiming(*arguments: Any) -> Any:
-        chunk = claim(*arguments)
-        if chunk is not None:
-            announce("claimed")
-        return chunk
 
-    def finishing(*arguments: Any) -> None:
-        finish(*arguments)
-        announce("committed")
+def _before(owner: Any, name: str, act: Callable[[], None]) -> None:
+    """Act before each call of a function."""
+    function = getattr(owner, name)
 
-    def before(event: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def announced(*arguments: Any, **named: Any) -> Any:
-            announce(event)
-            return function(*arguments, **named)
+    @wraps(function)
+    def acting(*arguments: Any, **named: Any) -> Any:
+        act()
+        return function(*arguments, **named)
 
-        return announced
+    setattr(owner, name, acting)
 
-    Study.claim, Study.finish = claiming, finishing  # type: ignore[method-assign]
-    runs.checksum_of = before("committing", checksum_of)  # the last thing in the transaction of a finished chunk
-    os.link, os.replace = before("linking", link), before("replacing", replace)
+
+def _after(owner: Any, name: str, act: Callable[[Any], None]) -> None:
+    """Act on what each call of a function has returned."""
+    function = getattr(owner, name)
+
+    @wraps(function)
+    def acting(*arguments: Any, **named: Any) -> Any:
+        found = function(*arguments, **named)
+        act(found)
+        return found
+
+    setattr(owner, name, acting)
+
+
+def _end() -> None:
+    """The command has ended, and only this process is left to end: signals that come now are for nobody."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def _shrink_the_demo() -> None:
+    """Make the demo as small as ``tests/cli/test_demo.py`` makes it."""
     from mssp.cli import demo
 
     demo._SAMPLES, demo._SOLVES, demo._NETWORKS, demo._SEEDS = 1200, 2, (16, 32), 4  # type: ignore[assignment]

@@ -1,0 +1,69 @@
+"""``python -m tests.kills``: kills commands at random moments, and says of each whether anything differs after that."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from signal import SIGINT, SIGKILL, SIGTERM
+
+from tests.kills.harness import COMMANDS, Bench, DifferenceError, Kill, Moment, Reference
+
+_WEIGHTS = {"sweep": 10, "tune": 8, "demo": 3, "report": 3}  # the demo takes seconds, and a report hardly has moments
+_SIGNALS = {SIGKILL: 2, SIGTERM: 1, SIGINT: 1}
+_LONGEST_SECONDS = 0.03  # after an event
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev kills", description=__doc__)
+    parser.add_argument("--count", type=int, default=40, help="kills to carry out (default 40)")
+    parser.add_argument("--seed", type=int, default=None, help="of the random moments (default: a new one)")
+    parser.add_argument("--command", choices=COMMANDS, default=None, help="kill this command alone")
+    flags = parser.parse_args()
+    seed = secrets.randbelow(10**6) if flags.seed is None else flags.seed
+    started, different = time.monotonic(), 0
+    folder = Path(tempfile.mkdtemp(prefix="mssp-kills-"))
+    print(f"{flags.count} kills of seed {seed} in {folder}", flush=True)
+    with Bench(folder) as bench:
+        for number in range(1, flags.count + 1):
+            kill = _drawn(Random(f"{seed} {number}"), bench, flags.command)
+            began = time.monotonic()
+            try:
+                deaths = "; ".join(map(str, bench.carry_out(kill)))
+                line = f"{kill}: {deaths}; equal"
+            except DifferenceError as error:
+                different += 1
+                line = f"DIFFERENT: {error}"
+            print(f"{number:4d}  {line} ({time.monotonic() - began:.1f} s)", flush=True)
+    seconds = time.monotonic() - started
+    print(f"{flags.count - different} of {flags.count} kills of seed {seed} changed nothing ({seconds:.0f} s)")
+    if not different:
+        shutil.rmtree(folder)
+    return int(different > 0)
+
+
+def _drawn(random: Random, bench: Bench, command: str | None) -> Kill:
+    """A random kill. A quarter of them kill twice, and a quarter of those with a store have another process beside."""
+    name = command or random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+    (signal,) = random.choices(list(_SIGNALS), list(_SIGNALS.values()))
+    count = 2 if random.random() < 0.25 else 1
+    moments = tuple(_moment(random, bench.reference(name)) for _ in range(count))
+    return Kill(name, signal, moments, beside=COMMANDS[name].store is not None and random.random() < 0.25)
+
+
+def _moment(random: Random, reference: Reference) -> Moment:
+    """Half of the moments are a part of the command's time, a quarter events, and a quarter come soon after events."""
+    if random.random() < 0.5:
+        return Moment("started", random.random())
+    event = random.choice(sorted(reference.events.keys() - {"started"}))
+    after = random.choice((0.0, random.uniform(0.0, _LONGEST_SECONDS)))
+    return Moment(event, after, random.randint(1, reference.events[event]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
