@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import mssp
 from mssp.cli import main
+from mssp.cli.explain import ExplainCommand
 
 SIZES = ["width", "expert-width", "experts", "active", "depth"]
 BASE = [256, 128, 8, 4, 8]
@@ -195,3 +201,104 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert all(command in out for command in ("plan", "explain", "demo"))
     assert out.count("\n") < 40
+
+
+# -- commands that are stopped -----------------------------------------------------------------------------------------
+
+Doing = Callable[[Callable[[], None]], None]  # takes what `mssp explain` does instead of what it does
+
+
+@pytest.fixture
+def doing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Doing]:
+    """With the handlers of signals that a Python program starts with, whatever pytest has made of them."""
+
+    def do(act: Callable[[], None]) -> None:
+        def run(_: ExplainCommand) -> int:
+            act()
+            return 0
+
+        monkeypatch.setattr(ExplainCommand, "run", run)
+
+    defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
+    yield do
+    for number, old in before.items():
+        signal.signal(number, old)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_command_says_how_to_go_on(
+    number: signal.Signals, expected: int, capsys: pytest.CaptureFixture[str], doing: Doing
+) -> None:
+    doing(lambda: signal.raise_signal(number))
+    assert run(capsys, "explain", "router") == (expected, "", "mssp: stopped: run the same command again\n")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_sweep_says_where_its_runs_are(
+    number: signal.Signals,
+    expected: int,
+    capsys: pytest.CaptureFixture[str],
+    doing: Doing,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("mssp.sweep.execution.train_trials", lambda *_: signal.raise_signal(number))
+    monkeypatch.chdir(tmp_path)
+    words = "sweep --widths 16 --lr-points 2 --multipliers ones --device cpu --steps 8 --batch 10 --seeds 1"
+    told = "mssp: stopped: what is finished is in runs.sqlite, the same command goes on\n"
+    assert run(capsys, *words.split()) == (expected, "", told)
+
+
+def test_signals_are_as_before_when_a_command_has_ended(capsys: pytest.CaptureFixture[str], doing: Doing) -> None:
+    handlers = []
+    doing(lambda: handlers.append(signal.getsignal(signal.SIGTERM)))
+    assert run(capsys, "explain", "router") == (0, "", "")
+    assert handlers[0] is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_the_handler_of_a_program_that_calls_main_stays(capsys: pytest.CaptureFixture[str], doing: Doing) -> None:
+    caught = []
+    signal.signal(signal.SIGTERM, handler := lambda number, _: caught.append(number))
+    doing(lambda: signal.raise_signal(signal.SIGTERM))
+    assert run(capsys, "explain", "router") == (0, "", "")
+    assert caught == [signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_a_program_that_ignores_sigterm_goes_on_to_do_so(capsys: pytest.CaptureFixture[str], doing: Doing) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    doing(lambda: signal.raise_signal(signal.SIGTERM))
+    assert run(capsys, "explain", "router") == (0, "", "")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+def test_a_command_in_a_thread_leaves_signals_alone(capsys: pytest.CaptureFixture[str], doing: Doing) -> None:
+    handlers = []
+    doing(lambda: handlers.append(signal.getsignal(signal.SIGTERM)))
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(run, capsys, "explain", "router").result() == (0, "", "")
+    assert handlers == [signal.SIG_DFL]
+
+
+def test_a_second_sigterm_ends_a_command_at_once() -> None:
+    program = """
+import signal
+from mssp.cli import main
+from mssp.cli.explain import ExplainCommand
+
+def run(command):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        print("stopping takes long", flush=True)
+        signal.raise_signal(signal.SIGTERM)
+        print("too long", flush=True)
+
+ExplainCommand.run = run
+main(["explain", "router"])
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGTERM, "stopping takes long\n", "")
