@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -219,7 +221,7 @@ def doing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Doing]:
 
         monkeypatch.setattr(ExplainCommand, "run", run)
 
-    defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    defaults: dict[signal.Signals, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
     before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
     yield do
     for number, old in before.items():
@@ -261,7 +263,11 @@ def test_signals_are_as_before_when_a_command_has_ended(capsys: pytest.CaptureFi
 
 def test_the_handler_of_a_program_that_calls_main_stays(capsys: pytest.CaptureFixture[str], doing: Doing) -> None:
     caught = []
-    signal.signal(signal.SIGTERM, handler := lambda number, _: caught.append(number))
+
+    def handler(number: int, _: FrameType | None) -> None:
+        caught.append(number)
+
+    signal.signal(signal.SIGTERM, handler)
     doing(lambda: signal.raise_signal(signal.SIGTERM))
     assert run(capsys, "explain", "router") == (0, "", "")
     assert caught == [signal.SIGTERM]

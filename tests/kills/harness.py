@@ -277,8 +277,8 @@ class Bench:
             _check_end(case, (child.wait(), child.events), deaths, reference, command)
         except (DifferenceError, ValueError, OSError, sqlite3.Error) as error:
             self._end_the_living()
-            died = "; ".join(map(str, deaths)) or "not dead yet"
-            raise DifferenceError(f"{kill} ({died}): {error}; its folder is {case}") from error
+            died = "; ".join(map(str, deaths))
+            raise DifferenceError(f"{kill}{died and f' ({died})'}: {error}; its folder is {case}") from error
         shutil.rmtree(case)
         return deaths
 

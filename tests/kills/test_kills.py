@@ -52,6 +52,10 @@ KILLS = {
         Kill("tune", SIGKILL, (Moment("replacing"),)),
         ["exit -9, 7/7 chunks, a hidden file"],
     ),
+    "a report while its page is replaced": (
+        Kill("report", SIGKILL, (Moment("replacing"),)),
+        ["exit -9, a hidden file"],
+    ),
     "a demo in the middle of a transaction": (
         Kill("demo", SIGKILL, (Moment("committing", count=2),)),
         ["exit -9, 1/2 chunks, a chunk held, a log"],
@@ -60,11 +64,11 @@ KILLS = {
         Kill("demo", SIGINT, (Moment("replacing", count=6),)),
         ["exit 130, 2/2 chunks"],
     ),
-    "a report while its page is replaced": (
-        Kill("report", SIGKILL, (Moment("replacing"),)),
-        ["exit -9, a hidden file"],
-    ),
 }
+
+
+def _marks(kill: Kill) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if kill.command == "demo" else []
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +77,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield bench
 
 
-@pytest.mark.parametrize("name", KILLS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(kill)) for name, (kill, _) in KILLS.items()])
 def test_everything_is_as_if_nobody_had_killed(bench: Bench, name: str) -> None:
     kill, there = KILLS[name]
     assert [str(death) for death in bench.carry_out(kill)] == there
@@ -101,6 +105,7 @@ def spoiling(*statements: str, seal: bool = True) -> Callable[[Path], None]:
 FIRST_RUN = "(SELECT min(id) FROM run)"
 FIRST_CHUNK = "(SELECT id FROM run WHERE chunk = 0)"
 CHANGED_METRIC = f"UPDATE metric SET value = value + 1e-12 WHERE name = 'train_loss' AND run = {FIRST_RUN}"
+NOT_AS_WRITTEN = "chunk 0: its runs are not those that were written"
 LOST_RUN = [
     f"DELETE FROM metric WHERE run = {FIRST_RUN}",
     f"DELETE FROM curve WHERE run = {FIRST_RUN}",
@@ -119,12 +124,12 @@ LOST_RESULTS = [
     ("statements", "seal", "report"),
     [
         ([CHANGED_METRIC], True, "run sweep clusters.* when it died: "),
-        ([CHANGED_METRIC], False, "damaged"),
-        (LOST_RUN, False, "damaged"),
+        ([CHANGED_METRIC], False, NOT_AS_WRITTEN),
+        (LOST_RUN, False, NOT_AS_WRITTEN),
         (LOST_RESULTS, False, "4 chunks were committed, exit 143, 3/8 chunks is there"),
         (["DELETE FROM checksum WHERE number = 0"], False, "runs without a checksum: 12 and not 0"),
         (["UPDATE chunk SET status = 'running', owner = 1 WHERE number = 7"], False, "left something behind"),
-        (["DELETE FROM metric"], False, "damaged"),
+        (["DELETE FROM metric"], False, NOT_AS_WRITTEN),
     ],
 )
 def test_a_loss_at_death_is_reported(bench: Bench, statements: list[str], seal: bool, report: str) -> None:
@@ -135,11 +140,10 @@ def test_a_loss_at_death_is_reported(bench: Bench, statements: list[str], seal: 
 @pytest.mark.parametrize(
     ("statements", "seal", "report"),
     [
-        ([CHANGED_METRIC], True, "the printed result|in the end"),
-        ([CHANGED_METRIC], False, "the exit code"),
+        ([CHANGED_METRIC], True, "run sweep clusters.* in the end: "),
+        ([CHANGED_METRIC], False, rf"the exit code \(mssp: error: .*{NOT_AS_WRITTEN}.*\n\): 2 and not 0"),
         (LOST_RUN, True, "rows: "),
         (LOST_RESULTS, False, "seconds of run .*, which was finished before: "),
-        ([*LOST_RESULTS[:3], *LOST_RESULTS[4:]], False, "seconds of run|chunks that were trained after the last death"),
     ],
 )
 def test_a_loss_after_death_is_reported(bench: Bench, statements: list[str], seal: bool, report: str) -> None:
@@ -168,5 +172,5 @@ def test_a_store_that_is_torn_is_reported(bench: Bench) -> None:
         store = folder / "runs.sqlite"
         store.write_bytes(store.read_bytes()[: store.stat().st_size // 2])
 
-    with pytest.raises(DifferenceError, match=r"integrity_check|malformed|damaged"):
+    with pytest.raises(DifferenceError, match="database disk image is malformed"):
         bench.carry_out(AFTER_FOUR, at_death=tear)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +24,7 @@ from mssp.ladders.mlp import MLPLadder
 from mssp.planning.setting import Setting
 from mssp.replicas import Schedule
 from mssp.store.runs import Run, Store
-from mssp.sweep.execution import Job, Local, giving_back_on_error, plan_chunks
+from mssp.sweep.execution import Job, Local, giving_back_on_error, naming, plan_chunks
 from mssp.sweep.trial import Trial, in_chunks
 
 CPU = torch.device("cpu")
@@ -144,6 +147,18 @@ def test_a_chunk_that_fails_says_why_and_is_tried_again(tmp_path: Path, monkeypa
         runs = store.open_study("all").runs("failed")
         assert runs[0].error == "RuntimeError: the device is on fire"
     assert {run.status for run in finished(tmp_path / "runs.sqlite", Local(CPU), trials((16,)), job())} == {"done"}
+
+
+def test_a_damaged_store_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    finished(path, Local(CPU), trials((16,)), job())
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE metric SET value = value + 1")
+    what = f"{path}: study 'all', chunk 0: its runs are not those that were written"
+    with Store(path) as store:
+        study = store.open_study("all")
+        with pytest.raises(ValueError, match=f"^{re.escape(what)}"), naming(study):
+            list(study.each_run())
 
 
 def test_an_interrupted_chunk_is_given_back(tmp_path: Path) -> None:

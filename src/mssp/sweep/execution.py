@@ -213,10 +213,12 @@ def trials_of(study: Study, runs: Iterable[Run]) -> list[Trial]:
 
 @contextmanager
 def naming(study: Study) -> Iterator[None]:
-    """Names the study in errors about its runs."""
+    """Names the study in errors about its runs, unless the store has named it."""
     try:
         yield
     except ValueError as error:
+        if str(error).startswith(str(study.store.path)):
+            raise
         raise ValueError(f"study {study.name!r} in {study.store.path}: {error}") from None
 
 
