@@ -308,3 +308,13 @@ main(["explain", "router"])
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGTERM, "stopping takes long\n", "")
+
+
+def test_a_long_word_or_a_strange_one_of_the_user_does_not_spoil_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of files and words stand in the messages of the system and of tyro as they are."""
+    for words in (["report", "1" * 4300], ["explain", "router", "2" * 4300], ["plan", *["--lr", "3"] * 300, "4"]):
+        assert len(refused(capsys, *words)) <= 501
+    assert refused(capsys, "report", "1" * 4300).endswith("1: File name too long")
+    assert refused(capsys, "report\x1b[31m\u202e").startswith(r"unknown command 'report\x1b[31m\u202e'")
+    folder = "\x1b[31m\u2028no"
+    assert refused(capsys, "plan", "--extend", folder).isprintable()

@@ -46,7 +46,7 @@ def _sound() -> Mapping[str, Arrays]:
 
 def write_sound(path: Path) -> None:
     """A file of sound arrays: 60 examples of 8 classes, and 20 held out."""
-    np.savez(path, **_sound()["vectors"])
+    np.savez(path, allow_pickle=False, **_sound()["vectors"])
 
 
 # -- mutations of the arrays, before they are written ------------------------------------------------------------------
@@ -86,7 +86,7 @@ def _number(random: Random, array: Array) -> Array:
 def _shape(random: Random, array: Array) -> Array:
     change: Callable[[Array], Array] = random.choice((
         np.ravel, np.transpose, lambda array: array[None], lambda array: array[..., None], lambda array: array[:0],
-        lambda array: array[:-1], lambda array: array[..., :0], lambda array: np.asfortranarray(array),
+        lambda array: array[:-1], lambda array: array[..., :0], np.asfortranarray,
         lambda array: array[0], lambda array: np.concatenate([array, array]), lambda array: array[::2],
     ))  # fmt: skip
     return change(array)
@@ -219,8 +219,21 @@ def _make(random: Random, steps: Sequence[Step], folder: Path) -> Case:
     kind = random.choice(sorted(_sound()))
     arrays = after(dict(_sound()[kind]), steps, _OF_ARRAYS)
     members = after([(f"{name}.npy", _as_numpy_writes(array)) for name, array in arrays.items()], steps, _OF_MEMBERS)
-    path.write_bytes(after(_zipped(members, random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))), steps, _OF_FILES))
-    words = ["sweep", "--data", path.name, "--metric", "train_loss", "--multipliers", "ones", "--device", "cpu", *_SWEEP]
+    path.write_bytes(
+        after(_zipped(members, random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))), steps, _OF_FILES)
+    )
+    words = [
+        "sweep",
+        "--data",
+        path.name,
+        "--metric",
+        "train_loss",
+        "--multipliers",
+        "ones",
+        "--device",
+        "cpu",
+        *_SWEEP,
+    ]
     return Case(words, partial(_read, path), writes=["runs.sqlite*"])
 
 

@@ -22,7 +22,29 @@ _SIZES = (
     "num_experts_per_tok", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size",
     "n_group", "topk_group", "q_lora_rank", "kv_lora_rank", "first_k_dense_replace", "n_shared_experts",
 )  # fmt: skip
-_VALUES = (0, 1, 2, 3, 7, 64, 96, 500, 501, 10**6, 2**31, 2**53, 2**70, -1, 1.5, 64.0, True, "64", None, [64], {})
+_VALUES: tuple[Any, ...] = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    64,
+    96,
+    500,
+    501,
+    10**6,
+    2**31,
+    2**53,
+    2**70,
+    -1,
+    1.5,
+    64.0,
+    True,
+    "64",
+    None,
+    [64],
+    {},
+)
 _ENTRIES = {
     "model_type": (*FAMILIES, "bert", "llama", "nonsense", "", None, 3, [], {}, "a\nb", "../../x", "deepseek_v4"),
     "architectures": (["AutoModel"], "x", 3, None, [None]),
@@ -47,7 +69,7 @@ _ENTRIES = {
 
 
 @cache
-def _sound(family: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def sound(family: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The configs of a base and of a target, as their library writes them."""
     small, large = (json.loads(config_of(family, shape).to_json_string()) for shape in (BASE, TARGET))
     return small, large
@@ -80,7 +102,7 @@ def _make(random: Random, steps: Sequence[Step], folder: Path) -> Case:
     families = sorted(FAMILIES)
     family = random.choice(families)
     other = random.choice(families) if random.random() < 0.1 else family
-    contents = [_sound(other)[0], _sound(family)[1]]
+    contents = [sound(other)[0], sound(family)[1]]
     place = random.choice((0, 1, 1))
     for number, name in enumerate(("small.json", "large.json")):
         broken = steps if number == place else ()
@@ -100,7 +122,7 @@ def _finite(outcome: Outcome) -> None:
     document = json.loads(outcome.out, parse_constant=refuse)
     assert all(math.isfinite(number) for number in _numbers(document))
     plan = document.get("plan", document)
-    mssp.Plan.from_json(json.dumps({name: entry for name, entry in plan.items()}))
+    mssp.Plan.from_json(json.dumps(plan))
 
 
 def _numbers(document: Any) -> list[float]:

@@ -31,9 +31,12 @@ def _make(random: Random, steps: Sequence[Step], folder: Path) -> Case:
 
 
 def _drawn(_: Outcome) -> None:
-    page = Path("report.html").read_text(encoding="utf-8")
-    assert page.lstrip().startswith("<!doctype html>")
-    assert page.rstrip().endswith("</html>")
+    assert is_page(Path("report.html").read_text(encoding="utf-8"))
+
+
+def is_page(text: str) -> bool:
+    """Whether a text is a whole page."""
+    return text.lstrip().startswith("<!DOCTYPE html>") and text.rstrip().endswith("</html>")
 
 
 def _read(path: Path) -> None:

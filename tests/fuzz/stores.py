@@ -239,23 +239,29 @@ def _update(random: Random, database: sqlite3.Connection) -> None:
     database.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE {_where(random, database, table)}", (value,))
 
 
-def _update_json(random: Random, database: sqlite3.Connection) -> None:
-    """The JSON of a field is changed inside."""
-    table, column = random.choice(_JSON)
-    where = _where(random, database, table)
-    (text,) = database.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()
-    document = after(json.loads(text), drawn(random, OF_DOCUMENTS), OF_DOCUMENTS)
-    database.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (json.dumps(document),))
+def _of_json(change: Callable[[Random, Any], Any]) -> Callable[[Random, sqlite3.Connection], None]:
+    """A change inside the JSON of a field, where another step has left it one."""
+
+    def change_field(random: Random, database: sqlite3.Connection) -> None:
+        table, column = random.choice(_JSON)
+        where = _where(random, database, table)
+        row = database.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            document = json.loads(row[0])
+            if isinstance(document, dict):
+                text = json.dumps(change(random, document))
+                database.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (text,))
+
+    return change_field
 
 
-def _entry(random: Random, database: sqlite3.Connection) -> None:
-    """An entry of a JSON object gets a value that is none of its own."""
-    table, column = random.choice(_JSON)
-    where = _where(random, database, table)
-    (text,) = database.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()
-    document = json.loads(text)
-    document[random.choice(list(document))] = random.choice((*NUMBERS, *WORDS, None, [], {}, True))
-    database.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (json.dumps(document),))
+def _inside(random: Random, document: dict[str, Any]) -> Any:
+    return after(document, drawn(random, OF_DOCUMENTS), OF_DOCUMENTS)
+
+
+def _entry(random: Random, document: dict[str, Any]) -> Any:
+    """An entry of the object gets a value that is none of its own."""
+    return document | {random.choice([*document, ""]): random.choice((*NUMBERS, *WORDS, None, [], {}, True))}
 
 
 def _tamper(random: Random, database: sqlite3.Connection) -> None:
@@ -323,16 +329,18 @@ def _schema(random: Random, database: sqlite3.Connection) -> None:
 
 def _trigger(random: Random, database: sqlite3.Connection) -> None:
     table, event = random.choice(sorted(_TABLES)), random.choice(("INSERT", "UPDATE", "DELETE"))
-    action = random.choice(("SELECT RAISE(ABORT, 'a' || char(10) || 'b')", "DELETE FROM metric", "SELECT RAISE(IGNORE)"))
+    action = random.choice(
+        ("SELECT RAISE(ABORT, 'a' || char(10) || 'b')", "DELETE FROM metric", "SELECT RAISE(IGNORE)")
+    )
     database.execute(f"CREATE TRIGGER t AFTER {event} ON {table} BEGIN {action}; END")
 
 
 _OF_ROWS = {
     name: _by_sql(change)
     for name, change in {
-        "update": _update, "update json": _update_json, "entry": _entry, "tamper": _tamper, "delete": _delete,
-        "duplicate": _duplicate, "drop": _drop, "column": _column, "pragma": _pragma, "schema": _schema,
-        "trigger": _trigger,
+        "update": _update, "update json": _of_json(_inside), "entry": _of_json(_entry), "tamper": _tamper,
+        "delete": _delete, "duplicate": _duplicate, "drop": _drop, "column": _column, "pragma": _pragma,
+        "schema": _schema, "trigger": _trigger,
     }.items()
 }  # fmt: skip
 _OFTEN = ("update", "update", "update", "update json", "entry", "tamper", "delete", "duplicate")

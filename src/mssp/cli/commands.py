@@ -51,6 +51,7 @@ COMMANDS = {
 }
 _CONFIG = (tyro.conf.FlagCreatePairsOff,)
 _REPORT_IT = "This is a mistake of mssp, not yours: please report it with the lines above and your command"
+_LONGEST = 500  # characters of a line that says what is wrong
 _DESCRIPTION = "Scale Mixture-of-Experts models without re-tuning them. Start with mssp demo."
 
 
@@ -110,7 +111,12 @@ def _ending_by_sigterm() -> Iterator[None]:
 
 
 def _complain(message: str) -> int:
-    print(f"mssp: error: {' '.join(message.split())}", file=sys.stderr)
+    """Say what is wrong in one line. Names and words of a user stand in it: they are escaped, and may be very long."""
+    line = " ".join(message.split())
+    line = "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST - 100]}…{line[-100:]}"
+    print(f"mssp: error: {line}", file=sys.stderr)
     return 2
 
 
