@@ -86,6 +86,7 @@ def measured(arguments: list[str], source: str, folder: Path) -> tuple[float, fl
     command = [sys.executable, "-c", code, *arguments]
     process = subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)  # what `wait` would have set
     assert status == 0, arguments
     return time.perf_counter() - began, usage.ru_maxrss / 2**20
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mssp.nn.experts.choice import Work
+from mssp.planning.setting import Setting
 from tests.planted.equations import TERMS
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ from package_map import PAGE, PICTURE, STOREYS, page, picture
 import mssp
 
 PACKAGE = Path(mssp.__file__).parent
-PRIVATE = ["_constraints", "_files", "_documents", "_tables", "_estimates", "_environment", "_lazy"]
+PRIVATE = ["_constraints", "_files", "_documents", "_forms", "_tables", "_estimates", "_environment", "_lazy"]
 # From the ground up: a package may import those that stand before it, in its functions too.
 ORDER = [*PRIVATE, *(package for storey in STOREYS.values() for package in storey), "__main__"]
 

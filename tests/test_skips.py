@@ -10,11 +10,13 @@ FOLDERS = ("tests", "src", "examples", "docs")
 SKIPPING = re.compile(r"importorskip|skipif|\bskip\(|mark\.skip\b|xfail|skipUnless|skipIf|\+SKIP|collect_ignore")
 # Each of these files skips in one place.
 REASONS = {
+    "tests/another_user.py": "only root can become another user",
     "tests/hosts/test_host_examples.py": "Megatron, OLMo-core and torchtitan are made for Linux",
     "tests/nn/experts/test_triton.py": "there is no Triton outside Linux",
     "tests/nn/test_experts.py": "it says what is missing without a GPU",
     "tests/replicas/test_on_gpu.py": "it needs a GPU",
     "tests/report/test_page_in_browser.py": "a person may have no Chromium, CI has one",
+    "tests/store/test_ownership.py": "locks that other containers see are Linux's",
     "tests/test_gpu.py": "it needs a GPU",
 }
 

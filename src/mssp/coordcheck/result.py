@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from mssp._constraints import shown
-from mssp._documents import Form
 from mssp._estimates import Estimate, finite
+from mssp._forms import Form
 from mssp.coordcheck.causes import Cause, causes, divergence, with_reasons
 from mssp.coordcheck.judgement import TOLERANCE, WIDEST_CI, Judged, judged_quantities
 from mssp.coordcheck.series import Series, slopes

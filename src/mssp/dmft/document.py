@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 
 from mssp._constraints import shown
-from mssp._documents import Form
 from mssp._estimates import Estimate, finite
+from mssp._forms import Form
 from mssp.dmft.comparison import AtWidth, Comparison
 from mssp.dmft.observables import MAIN, OVER_INPUTS, Array, Observables, averaged, blocks, relative, traces
 from mssp.dmft.solution import Solution

@@ -10,7 +10,7 @@ from itertools import compress, groupby
 from typing import Any
 
 from mssp._constraints import a_config, a_plan, optional, shown, takes
-from mssp._documents import Form
+from mssp._forms import Form
 from mssp._tables import align, markdown_table, number
 from mssp.apply.description import multipliers_of, planned_parameters
 from mssp.hf.adaptation import adapt

@@ -121,6 +121,8 @@ def plain_errors(path: Path) -> Iterator[None]:
         yield
     except ChangedError:
         raise ValueError(f"{path}: {REASONS[sqlite3.SQLITE_BUSY]}") from None
+    except UnicodeDecodeError:  # in a message of SQLite, which quotes what it found
+        raise ValueError(f"{path}: {REASONS[sqlite3.SQLITE_CORRUPT]}") from None
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte is the kind of error
         reason = REASONS.get(code, str(error))

@@ -86,7 +86,9 @@ class Owner(NamedTuple):
 
     def _is_locked(self, folder: Path) -> bool | None:
         """Whether its lock is held; None where that cannot be seen from here."""
-        has_lock = re.fullmatch("[0-9a-f]{1,16}", self.token) is not None  # its place in the folder is made of the token
+        has_lock = (
+            re.fullmatch("[0-9a-f]{1,16}", self.token) is not None
+        )  # its place in the folder is made of the token
         is_here = has_lock and bool(self.place) and self.place == presence.place(folder)
         return presence.is_held(folder, self.token) if is_here else None
 

@@ -12,8 +12,8 @@ import math
 import sqlite3
 import struct
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mssp._constraints import shown
 from mssp.store.ownership import among_numbers
 
+Kept = TypeVar("Kept", int, str)
 Parameter = float | int | str | bool | None
 
 STATUSES = ("pending", "running", "done", "diverged", "failed")
@@ -114,6 +115,16 @@ def status(dead: str) -> str:
 def has_table(database: sqlite3.Connection, name: str) -> bool:
     """Whether a store has a table that came later."""
     return database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is not None
+
+
+def column(what: str, kind: type[Kept], values: Iterable[Any]) -> list[Kept]:
+    """The values of a column that names or counts something: texts, or whole numbers."""
+    values = list(values)
+    for value in values:
+        if type(value) is not kind:
+            must_be = "a text" if kind is str else "a whole number"
+            raise ValueError(f"{what} must be {must_be}, got {shown(value)}; {_DAMAGED}")
+    return values
 
 
 def json_object(what: str, text: Any) -> dict[str, Any]:

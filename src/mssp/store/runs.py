@@ -43,6 +43,7 @@ from mssp.store.rows import (
     Parameter,
     Run,
     checksum_of,
+    column,
     curve,
     has_table,
     json_object,
@@ -170,7 +171,9 @@ class Store:
 
     def studies(self) -> list[str]:
         """The names of all studies, in the order in which they were made."""
-        return [name for (name,) in self._rows("SELECT name FROM study ORDER BY id")]
+        rows = self._rows("SELECT name FROM study ORDER BY id")
+        with self._naming("its studies"):
+            return column("the name of a study", str, [name for (name,) in rows])
 
     def open_study(self, name: str) -> Study:
         """The study of this name, with the settings it was made with."""
@@ -393,7 +396,9 @@ class Study:
         Chunks that another process finishes meanwhile may come as finished or as not finished.
         """
         query = f"SELECT number FROM chunk WHERE study = ?{among_numbers(among, 'number')} ORDER BY number"
-        numbers = [number for (number,) in self.store._rows(query, self._id)]
+        rows = self.store._rows(query, self._id)
+        with self._naming():
+            numbers = column("the number of a chunk", int, [number for (number,) in rows])
         for start in range(0, len(numbers), _CHUNKS_AT_ONCE):
             some = numbers[start : start + _CHUNKS_AT_ONCE]
             with self._naming():
@@ -415,7 +420,8 @@ class Study:
         """The numbers of the chunks that hold these runs."""
         keys = set(keys)
         rows = self.store._rows("SELECT key, chunk FROM run WHERE study = ?", self._id)
-        return {chunk for key, chunk in rows if key in keys}
+        with self._naming():
+            return {*column("the number of a chunk", int, [chunk for key, chunk in rows if key in keys])}
 
     def counts(self, among: Collection[int] | None = None) -> dict[str, int]:
         """How many runs have each status, in all chunks or in those with these numbers."""

@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import Any
 
 from mssp._constraints import shown
-from mssp._documents import Form
 from mssp._estimates import Estimate, finite, quantile, slope_of
+from mssp._forms import Form
 from mssp._tables import align, markdown_table
 from mssp.planning.setting import Setting
 from mssp.sweep.metrics import METRICS
