@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from signal import SIGINT, SIGKILL, SIGTERM
 
-from tests.kills.harness import COMMANDS, Bench, DifferenceError, Kill, Moment, Reference
+from tests.kills.harness import COMMANDS, Bench, DifferenceError, Kill, Moment
 
 _WEIGHTS = {"sweep": 10, "tune": 8, "demo": 3, "report": 3}  # the demo takes seconds, and a report hardly has moments
 _SIGNALS = {SIGKILL: 2, SIGTERM: 1, SIGINT: 1}
@@ -52,17 +52,22 @@ def _drawn(random: Random, bench: Bench, command: str | None) -> Kill:
     name = command or random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
     (signal,) = random.choices(list(_SIGNALS), list(_SIGNALS.values()))
     count = 2 if random.random() < 0.25 else 1
-    moments = tuple(_moment(random, bench.reference(name)) for _ in range(count))
+    moments = tuple(_moment(random, name, bench) for _ in range(count))
     return Kill(name, signal, moments, beside=COMMANDS[name].store is not None and random.random() < 0.25)
 
 
-def _moment(random: Random, reference: Reference) -> Moment:
-    """Half of the moments are a part of the command's time, a quarter events, and a quarter come soon after events."""
-    if random.random() < 0.5:
+def _moment(random: Random, name: str, bench: Bench) -> Moment:
+    """A part of the command's time, a line of our code, an event, or soon after an event: a quarter of all each."""
+    events = bench.reference(name).events
+    kind = random.choice(("time", "line", "event", "after"))
+    if kind == "time":
         return Moment("started", random.random())
-    event = random.choice(sorted(reference.events.keys() - {"started"}))
-    after = random.choice((0.0, random.uniform(0.0, _LONGEST_SECONDS)))
-    return Moment(event, after, random.randint(1, reference.events[event]))
+    if kind == "line":
+        line = random.choice(sorted(bench.lines(name)))
+        return Moment(line, count=random.randint(1, bench.lines(name)[line]))
+    event = random.choice(sorted(events.keys() - {"started"}))
+    after = random.uniform(0.0, _LONGEST_SECONDS) if kind == "after" else 0.0
+    return Moment(event, after, random.randint(1, events[event]))
 
 
 if __name__ == "__main__":

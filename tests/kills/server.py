@@ -7,7 +7,8 @@
 
 A child works in ``folder``, and writes ``stdout`` and ``stderr`` in the folder ``output``. To the pipe ``events`` it
 writes what it does: ``started``, ``claimed``, ``committing`` and ``committed`` for chunks, ``linking`` for a new store,
-``replacing`` for a file. It holds still at one of them, if it is asked to, until a signal reaches it there.
+``replacing`` for a file. It holds still at one of them, if it is asked to, until a signal reaches it there. If that is
+a line of our code that handles stores and files, such as ``runs.py:120``, it announces these lines, too.
 """
 
 from __future__ import annotations
@@ -23,10 +24,15 @@ from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 HOLD_SECONDS = 20.0  # longer than a busy machine needs to send a signal
 UNHANDLED = 99  # the exit code of a child whose error left `main`
+_TRACED = (
+    *(f"mssp/store/{name}.py" for name in ("database", "ownership", "presence", "rows", "runs", "snapshot")),
+    *("mssp/_files.py", "mssp/cli/training.py", "mssp/sweep/execution.py", "mssp/sweep/evaluation.py"),
+)
 _NEEDED = (
     "transformers.models.olmoe.modeling_olmoe",
     "mssp.cli.commands",
@@ -81,7 +87,10 @@ def _command(request: dict[str, Any]) -> NoReturn:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
         torch.set_num_threads(1)
         _shrink_the_demo()
-        _watch(_Announcer(request["events"], request.get("hold")))
+        announce = _Announcer(request["events"], request.get("hold"))
+        _watch(announce)
+        if ".py:" in request.get("hold", [""])[0]:
+            sys.settrace(_line_announcer(announce))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         code = main(request["arguments"])
         sys.stdout.flush()
@@ -102,6 +111,20 @@ class _Announcer:
         os.write(self._pipe, f"{event}\n".encode())
         if self._hold is not None and [event, self._seen[event]] == list(self._hold):
             time.sleep(HOLD_SECONDS)
+
+
+def _line_announcer(announce: _Announcer) -> Callable[[FrameType, str, Any], Any]:
+    """A trace function that announces the lines of our code that handles stores and files."""
+
+    def each_line(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            announce(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
+        return each_line
+
+    def each_call(frame: FrameType, event: str, _: Any) -> Any:
+        return each_line if frame.f_code.co_filename.endswith(_TRACED) else None
+
+    return each_call
 
 
 def _watch(announce: _Announcer) -> None:
