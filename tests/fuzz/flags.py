@@ -184,7 +184,8 @@ _LIMITED: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 _OUTPUTS = ("--output", "-o", "--store", "--export", "--plot", "--plot-sizes", "--plot-evaluation", "--plot-scaling")
 # Without them a command takes more than a moment, or writes where nobody expects it.
-_KEPT = ("--widths", "--width", "--method", "--samples", "--solves", "--steps", "--folder", "--device")
+_KEPT = ("--widths", "--width", "--method", "--budget", "--points", "--broad-points", "--lr-points", "--samples",
+         "--solves", "--steps", "--folder", "--device")  # fmt: skip
 _MANY = ("--widths", "--depths", "--compare", "--lrs", "--scheme", "--optimizer", "--regime", "--multipliers",
          "--init-std", "--init-mult", "--lr-mult", "--rates", "--stds", "--largest")  # fmt: skip
 

@@ -34,6 +34,7 @@ _TUNE = ["tune", *_COMMON, "--width", "16", "--points", "1", "--broad-points", "
 _OF_FINISHED = ("key", "parameters", "spec", "chunk", "status", "metrics", "diverged_at")
 Files = dict[str, bytes]  # a store and what lies beside it
 Facts = Mapping[str, object]  # the fields of a finished run that its chunk's checksum guards
+Finished = Mapping[tuple[str, str], Facts]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Sound:
     """A sound store: its files, and its finished runs by study and key."""
 
     files: Files
-    finished: Mapping[tuple[str, str], Facts]
+    finished: Finished
 
 
 @cache
@@ -365,7 +366,10 @@ def _make(random: Random, steps: Sequence[Step], folder: Path) -> Case:
         write_sound(place / "data.npz")
         for name, content in files.items():
             (place / name).write_bytes(content)
-    read = partial(_read, folder / "copy" / NAME, sound(variant))
+    finished = sound(variant).finished
+    if any(step.name == "foreign log" for step in steps):
+        finished = sound("log").finished | finished  # of the same runs; a log may well be of one store or the other
+    read = partial(_read, folder / "copy" / NAME, finished)
     if random.random() < 0.5:
         return Case(["report", NAME], read, writes=["report.html"])
     # A resumed sweep works in the store, and may have trained a chunk before it meets what is broken.
@@ -374,7 +378,7 @@ def _make(random: Random, steps: Sequence[Step], folder: Path) -> Case:
     return Case(words, read, writes=["runs.csv", "tuned.json"], always_writes=[f"{NAME}*"])
 
 
-def _read(path: Path, original: Sound) -> None:
+def _read(path: Path, original: Finished) -> None:
     """Every finished run under a checksum is as it was, and all of them are there; reading leaves nothing behind."""
     before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
     try:
@@ -387,14 +391,14 @@ def _read(path: Path, original: Sound) -> None:
         assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == before
 
 
-def _compare(study: Study, original: Sound) -> None:
+def _compare(study: Study, original: Finished) -> None:
     runs = [run for run in study.runs() if run.status in FINISHED]
     if not study.unchecked():
         for run in runs:
-            facts = original.finished.get((study.name, run.key))
+            facts = original.get((study.name, run.key))
             # Studies have no checksums of their own: under another name there are the runs of one that was there.
             if facts is None:
-                facts = next((each for (_, key), each in original.finished.items() if key == run.key), None)
+                facts = next((each for (_, key), each in original.items() if key == run.key), None)
             assert facts == _facts(run), (facts, run)
     study.environments()
     study.counts()

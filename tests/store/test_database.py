@@ -178,3 +178,11 @@ def test_the_file_refuses_what_makes_no_sense(study: Study) -> None:
     ):
         with pytest.raises(sqlite3.IntegrityError):
             study.store._database.execute(statement)
+
+
+def test_a_message_of_sqlite_that_is_no_text_is_not_passed_on(path: Path) -> None:
+    """SQLite quotes names as they stand in the file, and Python cannot read the message."""
+    whole = sound_store(path)
+    assert whole.count(b"indexsqlite_autoindex_curve_1curve") == 1
+    path.write_bytes(whole.replace(b"indexsqlite_autoindex_curve_1curve", b"indexsqlite_autoindex_cu\xffve_1curve"))
+    refused(path, "it is damaged: bring back a copy or choose another path")

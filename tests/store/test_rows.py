@@ -99,6 +99,25 @@ def test_a_store_without_checksums_goes_on_and_is_called_unchecked(finished: Pat
         read_all(finished)
 
 
+def test_a_study_whose_name_is_no_text_is_refused(finished: Path) -> None:
+    with closing(sqlite3.connect(finished, isolation_level=None)) as database:
+        database.execute("INSERT INTO study (name, settings) VALUES (x'00ff', '{}')")
+    message = f"{finished}: its studies, the name of a study must be a text, got 2 bytes; {DAMAGED}"
+    with Store(finished, read_only=True) as store, pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        store.studies()
+
+
+def test_a_chunk_whose_number_is_none_is_refused(finished: Path) -> None:
+    with closing(sqlite3.connect(finished, isolation_level=None)) as database:
+        database.executescript("UPDATE chunk SET number = 9e999 WHERE number = 1; UPDATE run SET chunk = 9e999 WHERE chunk = 1")
+    message = f"{finished}: study 'sweep', the number of a chunk must be a whole number, got inf; {DAMAGED}"
+    with Store(finished, read_only=True) as store:
+        study = store.open_study("sweep")
+        for read in (lambda: study.chunks_with({"1-0"}), lambda: list(study.each_run())):
+            with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+                read()
+
+
 # -- runs of a sweep, whose specs the store itself does not read -------------------------------------------------------
 
 SWEEP = ["sweep", "--data", "clusters", "--widths", "16", "--steps", "2", "--batch", "10", "--validation", "10",

@@ -51,6 +51,7 @@ KEYS = ("train_inputs", "train_targets", "validation_inputs", "validation_target
 KERAS_KEYS = ("x_train", "y_train", "x_test", "y_test")
 _OPTIONAL_KEYS = ("mean", "std", "classes", "name", "source")
 _MOST_CLASSES = 1_000_000  # a model has an output for each
+_WHOLE = "iu"  # kinds of types: numpy counts durations among its integers too
 _LONGEST_LINE = 1000  # characters of a name or a source
 
 
@@ -190,7 +191,7 @@ def _in_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _as_targets(path: Path, key: str, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    if not np.issubdtype(array.dtype, np.integer) or array.ndim == 0 or array.size != len(array):
+    if array.dtype.kind not in _WHOLE or array.ndim == 0 or array.size != len(array):
         raise ValueError(f"{path}: {key} must be one whole number per example, got {array.dtype} {list(array.shape)}")
     if array.size and int(array.max()) >= _MOST_CLASSES:
         raise ValueError(f"{path}: {key} must be from 0 to {_MOST_CLASSES - 1:,}, got {int(array.max())}")
@@ -200,7 +201,7 @@ def _as_targets(path: Path, key: str, array: npt.NDArray[Any]) -> npt.NDArray[np
 def _number_of_classes(stored: npt.NDArray[Any] | None, targets: Sequence[npt.NDArray[np.int64]]) -> int:
     if stored is None:
         return 1 + max(int(part.max(initial=0)) for part in targets)
-    if stored.size != 1 or not np.issubdtype(stored.dtype, np.integer):
+    if stored.size != 1 or stored.dtype.kind not in _WHOLE:
         raise ValueError(f"classes must be one whole number, got {stored.dtype} {list(stored.shape)}")
     if int(stored.item()) > _MOST_CLASSES:
         raise ValueError(f"classes must be at most {_MOST_CLASSES:,}, got {int(stored.item())}")
