@@ -147,6 +147,7 @@ def test_broken_npz_is_named(tmp_path: Path, kind: str) -> None:
     [
         ({"train_targets": Y / 2}, r"a\.npz: train_targets must be one whole number per example, got float64 \[4\]"),
         ({"train_targets": Y.astype("m8[D]")}, r"must be one whole number per example, got timedelta64\[D\] \[4\]"),
+        ({"mean": np.zeros(1, "m8[s]"), "std": np.ones(1)}, r"a\.npz: mean must be numbers, got timedelta64\[s\]"),
         ({"classes": np.array(2, "m8[s]")}, r"a\.npz: classes must be one whole number, got timedelta64\[s\] \[\]"),
         ({"train_targets": np.eye(4, dtype=int)}, r"must be one whole number per example, got int64 \[4, 4\]"),
         ({"train_targets": Y[:3]}, r"a\.npz: a's train has 4 inputs and 3 targets"),

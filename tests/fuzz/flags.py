@@ -185,7 +185,7 @@ _LIMITED: Mapping[str, tuple[str, ...]] = {
 _OUTPUTS = ("--output", "-o", "--store", "--export", "--plot", "--plot-sizes", "--plot-evaluation", "--plot-scaling")
 # Without them a command takes more than a moment, or writes where nobody expects it.
 _KEPT = ("--widths", "--width", "--method", "--budget", "--points", "--broad-points", "--lr-points", "--samples",
-         "--solves", "--steps", "--folder", "--device")  # fmt: skip
+         "--solves", "--steps", "--folder", "--device", "--help")  # fmt: skip
 _MANY = ("--widths", "--depths", "--compare", "--lrs", "--scheme", "--optimizer", "--regime", "--multipliers",
          "--init-std", "--init-mult", "--lr-mult", "--rates", "--stds", "--largest")  # fmt: skip
 
@@ -275,7 +275,7 @@ def _misspell(random: Random, line: Line, flag: Flag) -> list[Flag]:
     spellings = (
         name[:-1], f"{name}s", name.upper(), f"-{name}", name[1:], f"{name[:place]}é{name[place:]}", f"--no-{name[2:]}",
         f"{name}:", f"{name[:place]} {name[place:]}", f"{name[:place]}.{name[place:]}",
-        f"{name[:place]}\n{name[place:]}", name.replace("--", "—"), name[:place],
+        f"{name[:place]}\n{name[place:]}", name.replace("--", "—"), name[: max(place, 1)],
     )  # fmt: skip
     return [replace(flag, name=random.choice(spellings))]
 
@@ -306,7 +306,7 @@ def _shuffle(random: Random, line: Line) -> Line:
 
 def _command(random: Random, line: Line) -> Line:
     """Another command with the same flags. Those that take long by themselves are left out."""
-    commands = ("plan", "explain", "export", "check", "report", "nonsense", "", "PLAN", "-", "--", "plan\n", "é",
+    commands = ("plan", "explain", "export", "report", "nonsense", "", "PLAN", "-", "--", "plan\n", "é",
                 "--help", "-h", "--version", "\udcff", "pla", "--lr", "plan " * 200)  # fmt: skip
     return replace(line, command=random.choice(commands), garbled=True)
 

@@ -109,7 +109,8 @@ def test_a_study_whose_name_is_no_text_is_refused(finished: Path) -> None:
 
 def test_a_chunk_whose_number_is_none_is_refused(finished: Path) -> None:
     with closing(sqlite3.connect(finished, isolation_level=None)) as database:
-        database.executescript("UPDATE chunk SET number = 9e999 WHERE number = 1; UPDATE run SET chunk = 9e999 WHERE chunk = 1")
+        database.execute("UPDATE chunk SET number = 9e999 WHERE number = 1")
+        database.execute("UPDATE run SET chunk = 9e999 WHERE chunk = 1")
     message = f"{finished}: study 'sweep', the number of a chunk must be a whole number, got inf; {DAMAGED}"
     with Store(finished, read_only=True) as store:
         study = store.open_study("sweep")

@@ -237,7 +237,7 @@ def _statistics(
 
 
 def _numbers(name: str, stored: npt.NDArray[Any], inputs: npt.NDArray[Any]) -> Sequence[float]:
-    if not np.issubdtype(stored.dtype, np.floating) and not np.issubdtype(stored.dtype, np.integer):
+    if stored.dtype.kind not in (*_WHOLE, "f"):
         raise ValueError(f"{name} must be numbers, got {stored.dtype}")
     if stored.size > max(inputs.shape[-1:], default=1):
         raise ValueError(f"{name} must be one number, or one per channel, got {stored.size}")
