@@ -78,17 +78,25 @@ def results(chunk: Chunk, random: np.random.Generator) -> list[Result]:
     ]
 
 
+# A process takes over the peak of the one that started it, so the command reads its own.
+_COMMAND = """
+import sys
+from pathlib import Path
+from mssp.cli.commands import main
+code = main(sys.argv[1:])
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+Path("peak").write_text(peak.split()[1])
+sys.exit(code)
+"""
+
+
 def measured(arguments: list[str], source: str, folder: Path) -> tuple[float, float]:
     """Seconds and GiB of memory that a command takes with the package of one source tree."""
-    code = "import sys; from mssp.cli.commands import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "PYTHONPATH": source}
     began = time.perf_counter()
-    command = [sys.executable, "-c", code, *arguments]
-    process = subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)  # what `wait` would have set
-    assert status == 0, arguments
-    return time.perf_counter() - began, usage.ru_maxrss / 2**20
+    command = [sys.executable, "-c", _COMMAND, *arguments]
+    subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began, int((folder / "peak").read_text()) / 2**20
 
 
 def main() -> None:
