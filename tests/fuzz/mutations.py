@@ -205,9 +205,3 @@ def file_after(document: Any, steps: Sequence[Step], mutations: Mapping[str, Mut
     """A file of the document after these steps: first its own mutations, then those of the bytes."""
     content = json.dumps(after(document, steps, mutations)).encode()
     return bytes(after(content, steps, OF_BYTES))
-
-
-def mutated(random: Random, document: Any) -> tuple[str, bytes]:
-    """A file of the document after one to three mutations, and their names."""
-    steps = steps_of_document(random)
-    return ", ".join(step.name for step in steps), file_after(document, steps)

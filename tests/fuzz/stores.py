@@ -368,7 +368,10 @@ def _make(random: Random, steps: Sequence[Step], folder: Path) -> Case:
             (place / name).write_bytes(content)
     finished = sound(variant).finished
     if any(step.name == "foreign log" for step in steps):
-        finished = sound("log").finished | finished  # of the same runs; a log may well be of one store or the other
+        finished = {
+            **sound("log").finished,
+            **finished,
+        }  # of the same runs; a log may well be of one store or the other
     read = partial(_read, folder / "copy" / NAME, finished)
     if random.random() < 0.5:
         return Case(["report", NAME], read, writes=["report.html"])

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -19,18 +18,16 @@ from mssp.coordcheck import numerics
 from mssp.dmft import compare, document, example, solve
 from mssp.dmft.document import Overlay
 from mssp.planning.setting import Setting
-from mssp.report.contents import Contents, read
+from mssp.report.contents import read
 from mssp.report.sections import report
 from mssp.sweep import transfer_text
 from mssp.sweep.metrics import METRICS
 from mssp.sweep.transfer import Contender, Score, Transfer
 from tests.coordcheck.synthetic import law
 from tests.coordcheck.test_result import checked
-from tests.fuzz.mutations import mutated
 from tests.golden.cases import kept
 
 MADE_WITH = {"python": "3.11", "torch": None, "device": "a test"}
-SEED = 7
 
 
 @cache
@@ -321,33 +318,6 @@ def test_a_contradiction_in_a_file_is_refused(tmp_path: Path, kind: str, edit: d
     said = refusal(tmp_path, edited(kind, **edit))
     assert message in said
     assert said.startswith("corrupt ")
-
-
-# -- mutated files -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_mutated_file_is_refused_in_one_line_or_drawn(tmp_path: Path, kind: str) -> None:
-    random, path, drawn = Random(SEED), tmp_path / "x.json", 0
-    whole = of_kind(kind)
-    for _ in range(300):
-        _, content = mutated(random, whole)
-        path.write_bytes(content)
-        contents, said = read_or_told(path)
-        if contents is None:
-            assert len(said.splitlines()) == 1
-            assert len(said) < 700
-        else:
-            assert report(contents, "Mutated")
-            drawn += 1
-    assert 10 < drawn < 150  # some mutations change nothing that contradicts anything
-
-
-def read_or_told(path: Path) -> tuple[Contents | None, str]:
-    try:
-        return read([path]), ""
-    except ValueError as error:
-        return None, str(error)
 
 
 # -- kept results of the demo ------------------------------------------------------------------------------------------
