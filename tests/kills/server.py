@@ -13,6 +13,7 @@ a line of our code that handles stores and files, such as ``runs.py:120``, it an
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -96,6 +97,7 @@ def _command(request: dict[str, Any]) -> NoReturn:
         sys.stdout.flush()
     except BaseException:
         traceback.print_exc()
+    gc.collect()  # at the end of a Python program, too, what was not closed is
     os._exit(code)
 
 
