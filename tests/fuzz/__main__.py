@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
 import time
 import warnings
@@ -20,6 +21,7 @@ from tests.fuzz.cases import Kind, tried
 from tests.fuzz.kinds import KINDS
 
 _EVERY = 30.0  # seconds between two lines that say how far it is
+_MEMORY = 12 * 2**30  # bytes of addresses: a case that asks for more is found, and does not end the machine
 
 
 def main() -> int:
@@ -30,6 +32,7 @@ def main() -> int:
     flags = parser.parse_args()
     kinds = [KINDS[flags.kind]] if flags.kind else list(KINDS.values())
     warnings.simplefilter("error")  # as in the tests
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     with TemporaryDirectory() as name:
         if flags.seed is not None:
             return _once(kinds, flags.seed, Path(name) / "case")

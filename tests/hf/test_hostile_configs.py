@@ -95,6 +95,14 @@ def test_experts_that_are_too_many_to_run_a_router(capsys: pytest.CaptureFixture
     assert "router has 128,000,000,000 numbers: more than 134,217,728 are too many" in refused(capsys, small, large)
 
 
+def test_neurons_that_are_too_many_to_run_a_norm(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Its weights would fit: it is run on 64 vectors, which take 64 times as much."""
+    small, large = written(tmp_path / "s.json", SMALL), written(tmp_path / "l.json", LARGE | {"hidden_size": 2**26})
+    assert "q_norm.weight has 4,294,967,296 numbers: more than 134,217,728 are too many" in refused(
+        capsys, small, large
+    )
+
+
 def test_models_of_too_many_modules_are_not_built(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

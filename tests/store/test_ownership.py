@@ -167,3 +167,16 @@ def test_environments_say_what_worked_and_not_where(study: Study) -> None:
     assert (found["numpy"], found["mssp"], found["device"]) == (np.__version__, mssp.__version__, "two cores")
     assert len(found["host"]) == 16
     assert study.store.study("other", {}).environments() == []
+
+
+@pytest.mark.parametrize("owner", ["NULL", "99"])
+def test_a_chunk_that_nobody_holds_is_not_waited_for(path: Path, study: Study, owner: str) -> None:
+    study.add(new_runs(2, 1))
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("PRAGMA ignore_check_constraints = ON")
+        database.execute(f"UPDATE chunk SET status = 'running', owner = {owner} WHERE number = 1")
+    for ask in (study.counts, study.claim, study.runs, study.waiting_for):
+        with pytest.raises(
+            ValueError, match="study 'sweep', owner None is no process, got None, .*; bring back a copy"
+        ):
+            ask()

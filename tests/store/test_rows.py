@@ -119,6 +119,18 @@ def test_a_chunk_whose_number_is_none_is_refused(finished: Path) -> None:
                 read()
 
 
+def test_a_long_name_of_a_study_is_shortened_in_messages(finished: Path) -> None:
+    with closing(sqlite3.connect(finished, isolation_level=None)) as database:
+        database.execute("UPDATE study SET name = ?", ("é" * 20_000,))
+    change(finished, "UPDATE metric SET value = 'x'")
+    with Store(finished, read_only=True) as store:
+        study = store.open_study("é" * 20_000)
+        with pytest.raises(
+            ValueError, match=f"study 'é{{50}}…é{{50}}', {RUN}: metric 'loss' must be a number, got 'x'"
+        ):
+            study.runs()
+
+
 # -- runs of a sweep, whose specs the store itself does not read -------------------------------------------------------
 
 SWEEP = ["sweep", "--data", "clusters", "--widths", "16", "--steps", "2", "--batch", "10", "--validation", "10",

@@ -177,3 +177,12 @@ except ValueError as error:
         f"{path}: runs.sqlite-wal belongs to another user, who has the store open or left it; it may not be written: "
         "check the permissions of the file and its folder\n"
     )
+
+
+def test_a_journal_that_is_done_with_is_not_looked_into(path: Path) -> None:
+    """SQLite would make a log and its index for that."""
+    sound_store(path)
+    path.with_name(f"{path.name}-journal").write_bytes(bytes(600))
+    before = content(path)
+    assert counts(path) == {"done": 50, "pending": 350}
+    assert content(path) == before

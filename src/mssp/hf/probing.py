@@ -26,6 +26,7 @@ def neutral_gain(norm: nn.Module, name: str) -> float:
     1.0
     """
     size = norm.get_parameter("weight").numel()
+    _check_size(norm, name, size)
     x = _normals(_TOKENS, size)
     at_1, at_2 = (_run(norm, {"weight": float(weight)}, [(x,), (x, torch.ones_like(x))], name) for weight in (1, 2))
     ratio = (at_2 / at_1)[at_1.abs() > _TOLERANCE]
@@ -98,7 +99,7 @@ class Gates:
 
 def gates_of(router: nn.Module, width: int, experts: int, name: str) -> Gates:
     """How a router that returns (logits, gates, chosen) makes gates."""
-    _check_size(router, name)
+    _check_size(router, name, max(width, experts))
     x = _normals(_TOKENS, width)
     bias = torch.zeros(experts, device="cpu", dtype=torch.float32)
     calls = [(x,), (x, bias), (x.unsqueeze(0),), (x.unsqueeze(0), bias)]
@@ -121,9 +122,13 @@ def _constant(x: Tensor, over_tokens: bool) -> bool:
     return torch.allclose(x, mean.expand_as(x), rtol=_TOLERANCE)
 
 
-def _check_size(module: nn.Module, name: str) -> None:
-    """Refuse a module that would take gigabytes to run, where one of any real model takes megabytes."""
-    size = sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
+def _check_size(module: nn.Module, name: str, width: int = 1) -> None:
+    """Refuse a module that would take gigabytes to run, where one of any real model takes megabytes.
+
+    Args:
+        width: the larger side of what goes in and comes out, for every token.
+    """
+    size = max(_TOKENS * width, sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers())))
     if size > _MOST_NUMBERS:
         raise ValueError(f"{name} has {size:,} numbers: more than {_MOST_NUMBERS:,} are too many to run it once")
 

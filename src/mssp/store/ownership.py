@@ -98,7 +98,8 @@ def owners(database: sqlite3.Connection, study: int, among: Collection[int] | No
     has_place = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'presence'").fetchone()
     place = "(SELECT place FROM presence WHERE presence.owner = owner.id)" if has_place else "NULL"
     columns = f"DISTINCT id, token, host, pid, started, heartbeat, {place}"
-    query = f"SELECT {columns} FROM chunk JOIN owner ON owner = id WHERE study = ? AND status = 'running'"
+    # A chunk whose owner is missing would be waited for without end.
+    query = f"SELECT {columns} FROM chunk LEFT JOIN owner ON owner = id WHERE study = ? AND status = 'running'"
     found = [Owner(*row) for row in database.execute(query + among_numbers(among, "number"), (study,))]
     for owner in found:
         owner.check()

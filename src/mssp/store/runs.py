@@ -30,7 +30,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mssp._constraints import path, positive_or_zero, switch, takes, word
+from mssp._constraints import path, positive_or_zero, shown, switch, takes, word
 from mssp._environment import environment, this_host
 from mssp.planning.plan_file import MISSING, differences
 from mssp.store import presence
@@ -158,13 +158,13 @@ class Store:
         try:
             canonical = json.dumps(settings, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"settings of study {name!r} must be JSON data: {error}") from None
+            raise ValueError(f"settings of study {shown(name)} must be JSON data: {error}") from None
         if name not in self.studies():
             self._write("INSERT OR IGNORE INTO study (name, settings) VALUES (?, ?)", name, canonical)
         study = self.open_study(name)
         for setting, here, there in differences(json.loads(canonical), study.settings, _same_setting):
             raise ValueError(
-                f"study {name!r} in {self.path} was made with other settings: {setting} is {_shown(there)} there and "
+                f"study {shown(name)} in {self.path} was made with other settings: {setting} is {_shown(there)} there and "
                 f"{_shown(here)} here; use the same settings or another name"
             )
         return study
@@ -178,9 +178,9 @@ class Store:
     def open_study(self, name: str) -> Study:
         """The study of this name, with the settings it was made with."""
         for number, settings in self._rows("SELECT id, settings FROM study WHERE name = ?", name):
-            with self._naming(f"study {name!r}"):
+            with self._naming(f"study {shown(name)}"):
                 return Study(self, name, number, json_object("settings", settings))
-        raise ValueError(f"no study {name!r} in {self.path}: there is {', '.join(self.studies()) or 'none yet'}")
+        raise ValueError(f"no study {shown(name)} in {self.path}: there is {', '.join(self.studies()) or 'none yet'}")
 
     def close(self) -> None:
         """Give back the chunks that were claimed and not finished, and close the file."""
@@ -328,7 +328,7 @@ class Study:
             ids = dict(database.execute("SELECT key, id FROM run WHERE study = ? AND chunk = ?", where))
             if ids.keys() != parameters.keys():
                 raise ValueError(
-                    f"chunk {chunk.index} is not one of study {self.name!r}: finish it where it was claimed"
+                    f"chunk {chunk.index} is not one of study {shown(self.name)}: finish it where it was claimed"
                 )
             finish = "UPDATE chunk SET status = 'done', owner = NULL, error = NULL WHERE study = ? AND number = ?"
             if not database.execute(f"{finish} AND status != 'done'", where).rowcount:
@@ -382,7 +382,9 @@ class Study:
         names = dict.fromkeys(name for run in runs for name in run.parameters)
         for name in parameters:
             if runs and name not in names:
-                raise ValueError(f"no run of study {self.name!r} has a parameter {name!r}: there is {', '.join(names)}")
+                raise ValueError(
+                    f"no run of study {shown(self.name)} has a parameter {name!r}: there is {', '.join(names)}"
+                )
         return [
             run
             for run in runs
@@ -408,7 +410,7 @@ class Study:
     def curves(self, key: str) -> dict[str, NDArray[np.float32]]:
         """The curves of a run by name; empty before the run is finished."""
         if not self.store._rows("SELECT id FROM run WHERE study = ? AND key = ?", self._id, key):
-            raise ValueError(f"no run {key!r} in study {self.name!r}: see the keys of its runs()")
+            raise ValueError(f"no run {key!r} in study {shown(self.name)}: see the keys of its runs()")
         query = "SELECT name, packed, points FROM curve JOIN run ON run = id WHERE study = ? AND key = ? ORDER BY name"
         with self._naming():
             return {
@@ -472,7 +474,7 @@ class Study:
         return gone(database, self._id, self.store.path.parent)
 
     def _naming(self) -> AbstractContextManager[None]:
-        return self.store._naming(f"study {self.name!r}")
+        return self.store._naming(f"study {shown(self.name)}")
 
 
 def _same_setting(here: Any, there: Any) -> bool:

@@ -73,7 +73,7 @@ class Snapshot:
         self._state = state
         if not _size(self._log):
             # A journal is of a file that keeps no log: SQLite has to look into it.
-            journal = _size(self._path.with_name(f"{self._path.name}-journal"))
+            journal = _is_hot(self._path.with_name(f"{self._path.name}-journal"))
             self._kind, path, options = _UNCHANGING, self._path, "mode=ro" if journal else "mode=ro&immutable=1"
         elif os.access(self._index, os.R_OK):
             self._kind, path, options = _WITH_INDEX, self._path, "mode=ro&readonly_shm=1"
@@ -115,6 +115,15 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except FileNotFoundError:
         return None
     return (status.st_ino, status.st_size, status.st_mtime_ns) if status.st_size else None
+
+
+def _is_hot(journal: Path) -> bool:
+    """Whether there is a journal that SQLite has to undo: one that begins with a zero is done with."""
+    try:
+        with journal.open("rb") as file:
+            return file.read(1) not in (b"", b"\0")
+    except FileNotFoundError:
+        return False
 
 
 def _size(path: Path) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from mssp._constraints import function, kind_of, one_of, several, switch, takes, word
+from mssp._constraints import function, kind_of, one_of, several, shown, switch, takes, word
 from mssp.data.dataset import Dataset
 from mssp.ladders.ladder import Ladder, Ladders
 from mssp.replicas import Feed, Replica, Schedule, Trained, train
@@ -219,7 +219,7 @@ def naming(study: Study) -> Iterator[None]:
     except ValueError as error:
         if str(error).startswith(str(study.store.path)):
             raise
-        raise ValueError(f"study {study.name!r} in {study.store.path}: {error}") from None
+        raise ValueError(f"study {shown(study.name)} in {study.store.path}: {error}") from None
 
 
 def unchecked_text(study: Study) -> str:

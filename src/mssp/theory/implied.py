@@ -12,6 +12,7 @@ from fractions import Fraction
 from mssp._estimates import slope_of
 from mssp.measure.quantities import AGGREGATION, EPS, FAITHFULNESS, GRADIENT, RATE, WEIGHTS, Quantity
 from mssp.planning.plans import Plan, plan
+from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.setting import ADAM, MSSP
 from mssp.theory.propagation import Exponent, slack
 
@@ -36,11 +37,12 @@ class Implied:
         self._plans, self._first = plans, next(iter(plans.values()))
         setting = self._first.setting
         # Where the dynamics are those of MSSP, the rule of eps says how large gradients are.
-        self._gradients = {
-            size: plan(member.target, regime=setting.regime, scheme=MSSP, optimizer=ADAM, lr=1.0)
-            for size, member in plans.items()
-            if setting.regime in setting.scheme.stable
-        }
+        with without_plan_warnings():  # nobody trains by these
+            self._gradients = {
+                size: plan(member.target, regime=setting.regime, scheme=MSSP, optimizer=ADAM, lr=1.0)
+                for size, member in plans.items()
+                if setting.regime in setting.scheme.stable
+            }
         # With equal experts and gates that sum to one, a router changes nothing, and so has no gradient yet.
         self._router_waits = equal_shares and self.tied()
 
