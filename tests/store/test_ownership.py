@@ -176,7 +176,5 @@ def test_a_chunk_that_nobody_holds_is_not_waited_for(path: Path, study: Study, o
         database.execute("PRAGMA ignore_check_constraints = ON")
         database.execute(f"UPDATE chunk SET status = 'running', owner = {owner} WHERE number = 1")
     for ask in (study.counts, study.claim, study.runs, study.waiting_for):
-        with pytest.raises(
-            ValueError, match="study 'sweep', owner None is no process, got None, .*; bring back a copy"
-        ):
+        with pytest.raises(ValueError, match="study 'sweep', owner None is no process, got None, None"):
             ask()

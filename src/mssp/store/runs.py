@@ -164,8 +164,8 @@ class Store:
         study = self.open_study(name)
         for setting, here, there in differences(json.loads(canonical), study.settings, _same_setting):
             raise ValueError(
-                f"study {shown(name)} in {self.path} was made with other settings: {setting} is {_shown(there)} there and "
-                f"{_shown(here)} here; use the same settings or another name"
+                f"study {shown(name)} in {self.path} was made with other settings: {setting} is {_shown(there)} there "
+                f"and {_shown(here)} here; use the same settings or another name"
             )
         return study
 
