@@ -131,6 +131,16 @@ def test_a_long_name_of_a_study_is_shortened_in_messages(finished: Path) -> None
             study.runs()
 
 
+def test_names_of_studies_do_not_break_the_line(finished: Path) -> None:
+    with closing(sqlite3.connect(finished, isolation_level=None)) as database:
+        database.execute("UPDATE study SET name = ?", ("a\nb",))
+    with (
+        Store(finished, read_only=True) as store,
+        pytest.raises(ValueError, match=r"no study 'x' in .*: there is a\\nb$"),
+    ):
+        store.open_study("x")
+
+
 # -- runs of a sweep, whose specs the store itself does not read -------------------------------------------------------
 
 SWEEP = ["sweep", "--data", "clusters", "--widths", "16", "--steps", "2", "--batch", "10", "--validation", "10",

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mssp._constraints import path, positive_or_zero, shown, switch, takes, word
+from mssp._documents import one_line
 from mssp._environment import environment, this_host
 from mssp.planning.plan_file import MISSING, differences
 from mssp.store import presence
@@ -180,7 +181,8 @@ class Store:
         for number, settings in self._rows("SELECT id, settings FROM study WHERE name = ?", name):
             with self._naming(f"study {shown(name)}"):
                 return Study(self, name, number, json_object("settings", settings))
-        raise ValueError(f"no study {shown(name)} in {self.path}: there is {', '.join(self.studies()) or 'none yet'}")
+        there = ", ".join(map(one_line, self.studies())) or "none yet"
+        raise ValueError(f"no study {shown(name)} in {self.path}: there is {there}")
 
     def close(self) -> None:
         """Give back the chunks that were claimed and not finished, and close the file."""
