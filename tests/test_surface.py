@@ -22,13 +22,14 @@ from tests.golden.cases import kept
 PACKAGE = Path(mssp.__file__).parent
 PUBLIC = {
     "mssp": "ParamInfo Plan PlanWarning Power Recipe Rule Shape check check_schedule describe hf initialize monitor "
-    "param_groups plan rule scale_gradients verify",
+    "param_groups plan rule scale_gradients suggest_claims verify",
     "mssp.apply": "Claims check_schedule describe initialize optimizer_for param_groups scale_gradients verify",
     "mssp.cli": "main",
     "mssp.coordcheck": "Check check",
     "mssp.data": "Dataset NAMES Split Tokens from_folder from_npz from_text_file load python_source save_npz subset",
     "mssp.dmft": "Comparison Experiment Solution compare example solve",
-    "mssp.hf": "PlanCallback adapt by_name checkpoint_infos fold optimizer_factory plan release",
+    "mssp.hf": "PlanCallback Suggestions adapt by_name checkpoint_infos fold optimizer_factory plan release "
+    "suggest_claims",
     "mssp.hosts": "HOSTS SIDES Sizes export",
     "mssp.ladders": "Ladder Ladders MLPLadder Tuned family multipliers_for",
     "mssp.measure": "ModuleProbe Monitor monitor",
@@ -54,6 +55,7 @@ FLAGS = {
     "base.expert-width base.experts base.active base.depth base.inputs recipe.betas recipe.batch "
     "recipe.steps recipe.warmup tuned-with.betas tuned-with.batch tuned-with.steps tuned-with.warmup",
     "explain": "regime scheme json markdown",
+    "claims": "",
     "export": "plan output qk-norm target.attention-width target.ffn-width target.shared-width target.q-rank "
     "target.kv-rank base.attention-width base.ffn-width base.shared-width base.q-rank base.kv-rank",
     "check": "regime scheme optimizer widths depths steps seeds batch data data-gib active readout multipliers lr "

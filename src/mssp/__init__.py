@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from mssp.apply.description import describe
     from mssp.apply.groups import check_schedule, param_groups, scale_gradients
     from mssp.apply.initial_weights import initialize
-    from mssp.apply.verification import verify
     from mssp.coordcheck.module_runs import check
+    from mssp.hf.suggestions import suggest_claims
+    from mssp.measure.forward import verify
     from mssp.measure.monitoring import monitor
     from mssp.planning.parameter import ParamInfo
     from mssp.planning.plans import Plan, plan
@@ -30,14 +31,16 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_environment": ("__version__",),
-    "apply": ("check_schedule", "describe", "initialize", "param_groups", "scale_gradients", "verify"),
+    "apply": ("check_schedule", "describe", "initialize", "param_groups", "scale_gradients"),
     "coordcheck": ("check",),
-    "measure": ("monitor",),
+    "hf": ("suggest_claims",),
+    "measure": ("monitor", "verify"),
     "planning": ("ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "plan", "rule"),
 }
 __all__ = [
     "ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "check", "check_schedule", "describe",
-    "hf", "initialize", "monitor", "param_groups", "plan", "rule", "scale_gradients", "verify",
+    "hf", "initialize", "monitor", "param_groups", "plan", "rule", "scale_gradients",
+    "suggest_claims", "verify",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES, modules=("hf",))

@@ -37,6 +37,20 @@ def test_unclaimed_parameters_are_all_listed() -> None:
         describe(small(), {"1.bias": "bias"})
 
 
+def test_unclaimed_parameters_of_blocks_and_experts_are_folded_into_patterns() -> None:
+    experts = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(3))
+    model = nn.ModuleDict(
+        {"blocks": nn.ModuleList(nn.ModuleDict({"experts": experts}) for _ in range(1)), "head": small()}
+    )
+    with pytest.raises(ValueError, match="needs exactly one role") as refused:
+        describe(model, {"head.1.bias": "bias"})
+    assert str(refused.value) == (
+        "every trainable parameter needs exactly one role: "
+        "blocks.*.experts.{expert}.weight (4, 4), 3 parameters, is unclaimed; head.0.weight (8, 4) is unclaimed; "
+        "head.1.weight (3, 8) is unclaimed; mssp.suggest_claims(model) drafts claims"
+    )
+
+
 def test_doubly_claimed_parameters_are_listed() -> None:
     claims: dict[str, ParamInfo | str] = {
         "*.weight": ParamInfo("hidden", layout="out in"),

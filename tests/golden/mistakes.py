@@ -93,6 +93,14 @@ MISTAKES: dict[str, list[str]] = {
         "explain router --json --markdown",
         "explain router readout",
     ],
+    "claims": [
+        "claims",
+        "claims model.py",
+        "claims :build",
+        "claims none.py:build",
+        "claims no.such.module:build",
+        "claims model.py:build surplus",
+    ],
     "export": [
         "export",
         "export torchtitan",

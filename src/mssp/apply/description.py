@@ -7,13 +7,13 @@ shape or a name, and nothing is attached to a parameter.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mssp._constraints import a_module, claims, optional, shown, takes
+from mssp.apply.patterns import Pattern, matcher, starred
 from mssp.apply.protocols import DescribesItself, Multiplies
 from mssp.planning.parameter import ParamInfo
 
@@ -48,19 +48,20 @@ def describe(model: nn.Module, claims: Claims | None = None) -> list[ParamInfo]:
 def described_parameters(model: nn.Module, claims: Claims | None = None) -> list[tuple[ParamInfo, nn.Parameter]]:
     """Every trainable parameter of a model with its description."""
     clean = name_cleaner(model)
-    patterns = [_Pattern([name], info) for name, info in _claimed_by_modules(model, clean).items()]
+    patterns = [Pattern([name], info) for name, info in claimed_by_modules(model, clean).items()]
     # A user may write a pattern with or without the wrappers' names.
-    patterns += [_Pattern([text, clean(text)], claim) for text, claim in _checked(claims).items()]
-    matching = _matcher(patterns)
+    patterns += [Pattern([text, clean(text)], claim) for text, claim in _checked(claims).items()]
+    matching = matcher(patterns)
     described, complaints = [], []
-    for names, parameter in _trainable(model, clean):
+    unclaimed: dict[tuple[str, tuple[int, ...], str], list[str]] = {}
+    for names, parameter in trainable(model, clean):
         shape = tuple(parameter.shape)
         claimed = []
         for name in names:
             matches = matching(name)
             also = "" if name == names[0] else f" (the same parameter as {names[0]})"
             if not matches:
-                complaints.append(f"{name} {shape}{also} is unclaimed")
+                unclaimed.setdefault((starred(name), shape, also), []).append(name)
             elif len(matches) > 1:
                 listed = ", ".join(repr(pattern.text) for pattern in matches)
                 complaints.append(f"{name} {shape}{also} is claimed more than once, by {listed}")
@@ -69,6 +70,7 @@ def described_parameters(model: nn.Module, claims: Claims | None = None) -> list
         if len(claimed) == len(names):
             infos = [pattern.info.fitted(name, shape, pattern.tied_as(name)) for name, pattern in claimed]
             described.append((_merged(infos), parameter))
+    complaints = [*_said_of_unclaimed(unclaimed), *complaints]
     if complaints:
         raise ValueError(f"every trainable parameter needs exactly one role: {'; '.join(complaints)}")
     siblings = Counter(info.tied_as for info, _ in described if info.tied_as)
@@ -78,7 +80,16 @@ def described_parameters(model: nn.Module, claims: Claims | None = None) -> list
     ]
 
 
-def _trainable(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[list[str], nn.Parameter]]:
+def _said_of_unclaimed(unclaimed: Mapping[tuple[str, tuple[int, ...], str], list[str]]) -> Iterator[str]:
+    """What an error says of parameters that nobody claims: many by one pattern, one by its name."""
+    for (pattern, shape, also), names in unclaimed.items():
+        several = f", {len(names)} parameters," if len(names) > 1 else ""
+        yield f"{pattern if several else names[0]} {shape}{also}{several} is unclaimed"
+    if unclaimed:
+        yield "mssp.suggest_claims(model) drafts claims"
+
+
+def trainable(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[list[str], nn.Parameter]]:
     """The trainable parameters, each with all of its clean names (two for tied embeddings)."""
     from torch.nn.parameter import is_lazy
 
@@ -135,52 +146,6 @@ def _without_wrappers(name: str) -> list[str]:
     return [part for part in name.split(".") if part not in _WRAPPERS]
 
 
-# All digits of the number: "*{expert}" must not split 12 into 1 and 2.
-_NUMBER = r"(?P<expert>(?<!\d)\d+(?!\d))"
-_WILDCARD = re.compile(r"\*|\?|\{expert\}")
-
-
-class _Pattern:
-    """A name pattern and what it stands for. Its spellings are ``exact`` names, or have wildcards and are regexes."""
-
-    def __init__(self, spellings: list[str], claim: ParamInfo | str) -> None:
-        self.text = spellings[0]
-        self.info = ParamInfo(claim) if isinstance(claim, str) else claim
-        if self.text.count("{expert}") > 1:
-            raise ValueError(f"pattern {self.text!r} names {{expert}} more than once")
-        self.exact = {spelling for spelling in spellings if not _WILDCARD.search(spelling)}
-        self.regexes = [_regex(spelling) for spelling in dict.fromkeys(spellings) if spelling not in self.exact]
-
-    def match(self, name: str) -> re.Match[str] | None:
-        """How a name matches a spelling with wildcards."""
-        return next((match for regex in self.regexes if (match := regex.fullmatch(name))), None)
-
-    def tied_as(self, name: str) -> str:
-        match = self.match(name)
-        if match is None or "expert" not in match.groupdict():
-            return self.info.tied_as
-        return name[: match.start("expert")] + "{expert}" + name[match.end("expert") :]
-
-
-def _regex(text: str) -> re.Pattern[str]:
-    return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\{expert\}", _NUMBER))
-
-
-def _matcher(patterns: Sequence[_Pattern]) -> Callable[[str], list[_Pattern]]:
-    """A function that lists the patterns that match a name, in their order."""
-    exact: dict[str, list[int]] = {}  # looked up, since a model has thousands of names
-    for index, pattern in enumerate(patterns):
-        for spelling in pattern.exact:
-            exact.setdefault(spelling, []).append(index)
-    with_wildcards = [index for index, pattern in enumerate(patterns) if pattern.regexes]
-
-    def matching(name: str) -> list[_Pattern]:
-        matches = {index for index in with_wildcards if patterns[index].match(name)}
-        return [patterns[index] for index in sorted(matches.union(exact.get(name, ())))]
-
-    return matching
-
-
 def _checked(claims: Claims | None) -> Claims:
     if claims is None:
         return {}
@@ -194,7 +159,7 @@ def _checked(claims: Claims | None) -> Claims:
     return claims
 
 
-def _claimed_by_modules(model: nn.Module, clean: Callable[[str], str]) -> dict[str, ParamInfo]:
+def claimed_by_modules(model: nn.Module, clean: Callable[[str], str]) -> dict[str, ParamInfo]:
     claims: dict[str, ParamInfo] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         if hasattr(module, "param_infos") and isinstance(module, DescribesItself):  # protocols are slow to say no

@@ -25,6 +25,7 @@ import tyro
 from mssp._environment import __version__
 from mssp.cli import flags
 from mssp.cli.check import CheckCommand
+from mssp.cli.claims import ClaimsCommand
 from mssp.cli.demo import DemoCommand
 from mssp.cli.dispatch import DispatchCommand
 from mssp.cli.dmft import DmftCommand
@@ -41,6 +42,7 @@ COMMANDS = {
     "demo": (DemoCommand, "see the point in two minutes: one small model, grown two ways"),
     "plan": (PlanCommand, "carry tuned hyperparameters from a small model to a large one"),
     "explain": (ExplainCommand, "one rule: what it is, why, and where the paper says it"),
+    "claims": (ClaimsCommand, "draft what the parameters of your own model are"),
     "export": (ExportCommand, "a plan for torchtitan, Megatron, OLMo-core or your own loop"),
     "check": (CheckCommand, "does every term scale as the theory says? with a verdict"),
     "tune": (TuneCommand, "tune the multipliers of a small model"),

@@ -151,6 +151,13 @@ def read_plan(file: Path) -> Plan:
 _plan = Constraint(_to_read.what, lambda value: read_plan(_to_read.take(value)))
 
 
+def _file_and_function(value: Any) -> str:
+    source, _, name = _in_utf8(value).rpartition(":")
+    if not source or not name.isidentifier():
+        raise UnfitError
+    return str(value)
+
+
 def _known_multipliers() -> tuple[str, ...]:
     return "tuned", "ones", "plain", *data_with_tuned_multipliers()
 
@@ -197,6 +204,7 @@ _scheme, _optimizer, _readout = one_of(SCHEMES), one_of(OPTIMIZERS), one_of(READ
 # A flag holds the name of a dataset; that the name is known has been checked.
 _data = Constraint(dataset_maker.what, lambda value: (dataset_maker.take(_in_utf8(value)), str(value))[1])
 _metric = one_of(metrics.METRICS)
+_builder = Constraint("a file or a module and a function in it, as model.py:build", _file_and_function)
 _text = Constraint("a text", lambda value: _in_utf8(_constraints.kind_of(str).take(value)))
 
 
@@ -218,6 +226,7 @@ Sizes = Annotated[tuple[int, ...], _INTS, several(positive_int), _QUIET]
 SomeSizes = Annotated[tuple[int, ...], _INTS, several(positive_int, least=1), _QUIET]
 Positives = Annotated[tuple[float, ...], _NUMBERS, several(_constraints.positive), _QUIET]
 
+Builder = Annotated[str, Positional, _word("MODULE:BUILDER"), _builder, _QUIET]
 MaybeText = Annotated[str | None, _NAME, _text, _QUIET]
 Data = Annotated[str, _NAME, _data, _QUIET]
 Device = Annotated[str, _NAME, device_name, _QUIET]
