@@ -36,7 +36,11 @@ def main() -> int:
     with TemporaryDirectory() as name:
         if flags.seed is not None:
             return _once(kinds, flags.seed, Path(name) / "case")
-        return _for_seconds(60 * flags.minutes, kinds, Path(name) / "case")
+        try:
+            return _for_seconds(60 * flags.minutes, kinds, Path(name) / "case")
+        except KeyboardInterrupt:
+            print("stopped")
+            return 130
 
 
 def _once(kinds: list[Kind], seed: int, folder: Path) -> int:

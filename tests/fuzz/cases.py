@@ -29,6 +29,7 @@ from tests.fuzz.mutations import Step
 SECONDS = 20.0  # what a case may take
 _LONGEST = 600  # characters of a refusal
 _REFUSED = 2
+_STOPPED = (130, 143)  # by Ctrl-C, by SIGTERM
 Run = Callable[[Sequence[str], float], "Outcome"]  # of the words of a command, for so many seconds at most
 Contents = dict[str, bytes]  # of a folder: digests by the names of files
 
@@ -120,6 +121,8 @@ def in_process(words: Sequence[str], seconds: float = SECONDS) -> Outcome:
             code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
         except Hang as hang:
             code, _ = None, err.write(str(hang))
+    if code in _STOPPED:
+        raise KeyboardInterrupt  # whoever stops a command here means the whole of it
     texts = [stream.buffer.getvalue().decode() for stream in (out, err)]
     return Outcome(code, *texts)
 

@@ -5,6 +5,7 @@ The seeds are fixed. ``./dev fuzz`` draws fresh ones.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,6 +102,14 @@ def test_a_planted_hang_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "time.sleep(60)" in failure.faults[0]
 
 
+def test_whoever_stops_a_command_stops_the_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tried(planted(plant(monkeypatch, run)), 7, tmp_path / "case")
+
+
 def test_a_planted_half_written_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> int:
         Path("plan.json").write_text("{", encoding="utf-8")
@@ -122,8 +131,6 @@ def test_a_planted_half_written_file_is_found(tmp_path: Path, monkeypatch: pytes
 def test_a_planted_refusal_in_other_than_one_line_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
-    import sys
-
     def run() -> int:
         sys.stderr.write(text)
         return 2
