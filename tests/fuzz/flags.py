@@ -97,10 +97,13 @@ _SOUND = (
     "report plan.json", "report plan.json check.json --title Both -o out.html",
     "demo --folder demo --widths 16 32 --steps 2 --seeds 1",
     "dispatch table.json --device cpu",
+    "claims model.py:build",
     "--help", "--version", "plan --help", "sweep --help",
 )  # fmt: skip
+_MODEL = "from torch import nn\n\n\ndef build():\n    return nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 8))\n"
 _POSITIONAL: Mapping[str, tuple[Any, ...]] = {
     "explain": ("router",), "export": ("nanogpt",), "dispatch": (Path("table.json"),),
+    "claims": ("model.py:build",),
 }  # fmt: skip
 
 
@@ -290,7 +293,7 @@ def _add(random: Random, line: Line) -> Line:
     """Any flag of the command, with words that it may take."""
     if line.command not in COMMANDS or line.command == "dispatch":
         return line
-    found = constraints(line.command)
+    found = constraints(line.command) or {"--help": ""}
     name = random.choice(sorted(found))
     place = random.randrange(len(line.flags) + 1)
     # After the words that stand alone, so that it does not take them for its own.
@@ -371,6 +374,7 @@ def _write_files(folder: Path) -> None:
         "demo/hugging-face.json": of_kind("by name")
         | {"demo": {"mssp": __version__, **by_name}, "verified": 20, "loss": [4.0, 3.0]},
     }
+    (folder / "model.py").write_text(_MODEL, encoding="utf-8")
     for name in ("demo", "empty"):
         (folder / name).mkdir()
     for name, document in documents.items():
