@@ -177,11 +177,8 @@ def test_families_grow_as_the_page_says(regime: str, name: str) -> None:
         before, after = (
             mssp.Shape(*(int(cell.split(" → ")[end]) for cell in cells)) for end in (0, 1)
         )  # N, N_e, M, K, L: the order of Shape
-        if family.startswith("DeepSeek"):
-            with pytest.raises(ValueError, match="do not grow in proportion"):
-                infer(before, after)
-        else:
-            assert infer(before, after).name == regime, family
+        is_none = family.startswith(("DeepSeek", "Mixtral"))  # the page says by how much they miss it
+        assert infer(before, after).name == ("any" if is_none else regime), family
 
 
 @pytest.mark.parametrize("name", [*RUN, "comparison", "glossary"])

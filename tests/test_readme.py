@@ -61,7 +61,7 @@ def test_the_claims_shown_are_claims() -> None:
 
 
 @pytest.mark.filterwarnings(
-    "ignore:experts start equal:mssp.PlanWarning", "ignore:gates are renormalised:mssp.PlanWarning"
+    "ignore:experts start alike:mssp.PlanWarning", "ignore:gates are renormalised:mssp.PlanWarning"
 )
 def test_the_snippets_about_hugging_face_run() -> None:
     page = snippets((ROOT / "docs" / "huggingface.md").read_text(encoding="utf-8"), "python")

@@ -223,8 +223,8 @@ OPTIMIZERS = (SGD, ADAM, ADAMW, TURNER)""",
     ),
     Edit(
         "planning/rules.py",
-        "    adam: Row[Factor] | None = None",
-        "    adam: Row[Factor] | None = None\n    turner: Row[Factor] | None = None",
+        "    adam: Row[Power] | None = None",
+        "    adam: Row[Power] | None = None\n    turner: Row[Power] | None = None",
     ),
     Edit(
         "planning/rules.py",

@@ -50,7 +50,7 @@ PUBLIC = {
 FLAGS = {
     "demo": "folder widths steps seeds",
     "plan": "lr scheme optimizer regime eps weight-decay init-std init-mult lr-mult aggregation-mult readout "
-    "as-printed grad-scale extend base-config target-config json by-name markdown target.width "
+    "as-printed grad-scale gates-sum-to-one extend base-config target-config json by-name markdown target.width "
     "target.expert-width target.experts target.active target.depth target.inputs base.width "
     "base.expert-width base.experts base.active base.depth base.inputs recipe.betas recipe.batch "
     "recipe.steps recipe.warmup tuned-with.betas tuned-with.batch tuned-with.steps tuned-with.warmup",
@@ -88,9 +88,15 @@ PLAN = {
     "roles/*": "init_std lr lr_scale eps grad_scale weight_decay tied zero source power",
     "roles/*/power": "init_std lr eps",
 }
+# A plan for a growth that is no regime's has κ, and a part of the start that experts share.
+ANY = PLAN | {
+    "": f"{PLAN['']} kappa",
+    "roles/*": f"{PLAN['roles/*']} shared",
+    "roles/*/power/init_std/*": "N N_e K",
+}
 BY_NAME = {
     "": "plan parameters factors",
-    **{f"plan/{place}".rstrip("/"): words for place, words in PLAN.items()},
+    **{f"plan/{place}".rstrip("/"): words for place, words in ANY.items()},
     "parameters": "header rows",
 }
 CHECK = {
@@ -177,7 +183,8 @@ def test_a_document_has_these_keys(name: str) -> None:
 
 
 def test_schemas_list_the_same_keys() -> None:
-    assert schema_keys("planning/plan.schema.json") == set(PLAN[""].split())
+    # A plan for a growth that is none of the paper's has κ, and one says if gates sum to one.
+    assert schema_keys("planning/plan.schema.json") == {*PLAN[""].split(), "kappa", "gates_sum_to_one"}
     # A check over depths has these instead of widths, and one with --numerics says more.
     assert schema_keys("coordcheck/check.schema.json") == {*CHECK[""].split(), "depths", "numerics"}
 

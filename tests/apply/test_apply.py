@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch import nn
 
 import mssp
 from mssp import ParamInfo, Plan, PlanWarning, Shape
+from mssp.planning.rules import ROLES
+from mssp.planning.scope import scope
 from own_transformer import CLAIMS, Transformer, batch
 
 SHAPE = Shape(width=64, expert_width=32, experts=4, active=4, depth=2)
@@ -149,24 +152,36 @@ def test_weights_with_few_axes_are_drawn() -> None:
     assert 0 < model["head"].std().item() < 0.05
 
 
-def test_a_zero_router_with_top_k_needs_randomness() -> None:
-    sparse = Shape(width=64, expert_width=32, experts=4, active=2, depth=2)
-    with pytest.warns(PlanWarning, match="router starts at zero"):
-        plan = mssp.plan(sparse, regime="I", lr=1e-2)
+def test_a_router_of_top_k_starts_small_and_not_at_zero() -> None:
+    base = Shape(width=64, expert_width=32, experts=4, active=2, depth=2)
+    plan = mssp.plan(replace(base, width=256, expert_width=128), base, lr=1e-2)
+    assert (plan.regime, plan.roles["router"].zero, plan.roles["router"].source) == ("I", False, "derived")
+    assert plan.roles["router"].init_std == pytest.approx(256**-0.5 * (256 / 64) ** -0.5)
+    assert ("router", "its logits start with a spread of 0.5") in scope(plan)
     model = Transformer(plan)
-    with pytest.raises(ValueError, match=r"router 'blocks.0.moe.router.weight' would start at zero .* 2 of 4"):
-        mssp.initialize(model, plan, CLAIMS)
-    mssp.initialize(model, plan, CLAIMS, random_routing=True)
-    assert not model.get_parameter("blocks.0.moe.router.weight").any()
+    mssp.initialize(model, plan, CLAIMS)
+    router = model.get_parameter("blocks.0.moe.router.weight")
+    assert router.std().item() == pytest.approx(1 / 32, rel=0.1)
+    optimizer = torch.optim.AdamW(mssp.param_groups(model, plan, CLAIMS))
+    mssp.verify(model, optimizer, plan, CLAIMS)
+    with torch.no_grad():
+        router.mul_(0.1)
+    with pytest.warns(PlanWarning, match=r"0.moe.router.weight: its logits have a spread of 0\.05 .* watch them"):
+        mssp.verify(model, optimizer, plan, CLAIMS)
 
 
-def test_tied_experts_and_summing_gates_are_warned_of() -> None:
-    model = Transformer(make())
-    with pytest.warns(PlanWarning, match="softmax gate gives the router no gradient"):
-        mssp.initialize(model, make(), CLAIMS, gate="softmax")
+def test_gates_that_sum_to_one_have_an_eps_of_their_own_where_experts_start_alike() -> None:
+    own, shares = (make(gates_sum_to_one=sum_to_one) for sum_to_one in (False, True))
+    assert own.roles["router"].eps is not None
+    assert shares.roles["router"].eps == pytest.approx(own.roles["router"].eps * SHAPE.width**-0.5, rel=1e-12)
+    assert {role for role in ROLES if own.roles[role] != shares.roles[role]} == {"router"}
+    model = Transformer(own)
+    with pytest.warns(PlanWarning, match="a softmax gate what moves the router is how they .*gates_sum_to_one=True"):
+        mssp.initialize(model, own, CLAIMS, gate="softmax")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        mssp.initialize(model, make(), CLAIMS, gate="sigmoid")
+        mssp.initialize(model, own, CLAIMS, gate="sigmoid")
+        mssp.initialize(model, shares, CLAIMS, gate="softmax")
 
 
 def test_tied_embeddings_follow_the_lookup_and_name_the_multiplier() -> None:

@@ -162,14 +162,6 @@ def test_mistakes_get_one_line(
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_zero_router_cannot_choose(capsys: pytest.CaptureFixture[str]) -> None:
-    top_k = ["--active", "4", "--regime", "I", "--multipliers", "ones"]
-    assert main(["check", *top_k, *TINY]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "mssp: error: router 'blocks.0.router' would start at zero and route to 4 of 8" in printed.err
-
-
 def test_nobody_is_warned_of_plans_that_are_made_for_a_prediction(capsys: pytest.CaptureFixture[str]) -> None:
     """muP's router is random. What MSSP's would be tells how large gradients are, and nobody trains by it."""
     top_k = ["--active", "4", "--regime", "I", "--scheme", "mup", "--multipliers", "ones"]

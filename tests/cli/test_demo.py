@@ -102,11 +102,11 @@ def test_an_interrupted_demo_goes_on(
             raise KeyboardInterrupt
 
         patched.setattr(Local, "run", interrupted)
-        code, out, err = run(folder, capsys)
+        code, _, err = run(folder, capsys)
     assert code == 130
     assert f"stopped: what is finished is in {folder}, the same command goes on" in err
     assert not (folder / "report.html").exists()
-    code, out, err = run(folder, capsys)
+    code, _, err = run(folder, capsys)
     assert code == 0
     assert err.count("(kept)") == 2
     assert (folder / "report.html").exists()

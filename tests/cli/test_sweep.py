@@ -142,7 +142,6 @@ def test_data_from_a_file(capsys: pytest.CaptureFixture[str], elsewhere: Path) -
         ),
         (["--validation", "99999"], "99999 validation examples were asked for, clusters has 5000"),
         (["--steps", "99999"], "99999 steps of 10 need 999990 examples in a single pass"),
-        (["--regime", "I", "--active", "2"], "would start at zero and route to 2 of 8"),
         (
             ["--export", "runs.xls"],
             "--export must be a file to write that ends in .csv, .json, .jsonl or .parquet, in a folder",

@@ -16,7 +16,7 @@ from tests.coordcheck.hugging_face_models import as_it_comes, config, one_rate, 
 STEPS, LR = 4, 1e-3
 WIDTHS = (64, 128, 256)
 # Tied experts under gates that sum to one: said of every such model, and meant here.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:experts start equal:mssp.PlanWarning")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:experts start alike:mssp.PlanWarning")]
 
 
 def checked(

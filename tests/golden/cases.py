@@ -262,7 +262,6 @@ _PLAN_FILES = {
     "sgd.json": f"{step('growing as II')} --lr 0.4 --optimizer sgd",
     "scaled.json": f"{step('growing as II')} --lr 4e-3 --grad-scale",
     "alone.json": f"{step('alone')} --lr 4e-3 --regime I",
-    "zero-router.json": f"{step('alone, dense inputs')} --lr 4e-3 --regime I",
     "limit.json": (
         "--target.width 16 --target.expert-width 2 --target.experts 8 --target.active 8 --target.depth 1 "
         "--target.inputs 5 --regime II --scheme mup --readout mup --optimizer sgd --lr 0.4 --lr-mult router=2"

@@ -110,7 +110,6 @@ MISTAKES: dict[str, list[str]] = {
         "export torchtitan --plan binary.json",
         "export torchtitan --plan sgd.json",
         "export megatron --plan scaled.json",
-        "export megatron --plan zero-router.json",
         "export torchtitan --plan plan.json --qk-norm head",
         "export olmo-core --plan plan.json --qk-norm both",
         "export megatron --plan plan.json --target.ffn-width 0",
@@ -151,7 +150,6 @@ MISTAKES: dict[str, list[str]] = {
         f"{_CHECK} --device abacus",
         f"{_CHECK} --active 2",
         f"{_CHECK} --active 9",
-        f"{_CHECK} --active 4 --regime I --multipliers ones",
         f"{_CHECK} --readout open",
     ],
     "sweep": [
@@ -183,7 +181,6 @@ MISTAKES: dict[str, list[str]] = {
         f"{_SWEEP} --largest II=8",
         f"{_SWEEP} --validation 99999",
         f"{_SWEEP} --steps 99999",
-        f"{_SWEEP} --regime I --active 2",
         f"{_SWEEP} --export runs.xls",
         f"{_SWEEP} --plot figure.gif",
         f"{_SWEEP} --plot no/folder/figure.html",

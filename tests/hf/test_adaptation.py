@@ -17,7 +17,7 @@ from mssp.hf.meta import on_meta
 from mssp.hf.probing import Gates, gates_of
 from tests.hf.tiny_models import BASE, FAMILIES, TARGET, config_of, logits, model_of, plan_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:experts start equal:mssp.PlanWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:experts start alike:mssp.PlanWarning")
 
 
 def test_a_plan_from_another_base_is_refused() -> None:

@@ -48,12 +48,6 @@ def model_of(parameters: Mapping[str, Sequence[int]], device: str = "meta") -> n
     return root
 
 
-def zero_router_plan() -> mssp.Plan:
-    """Regime I under MSSP, with top-K, of which a plan warns."""
-    with pytest.warns(mssp.PlanWarning, match="router starts at zero"):
-        return mssp.plan(mssp.Shape(64, 32, 8, 4, 2), mssp.Shape(32, 16, 8, 4, 2), lr=4e-3)
-
-
 def plan_for(target: Mapping[str, int], halved: bool = True, **options: Any) -> mssp.Plan:
     """A plan to this target from a base of half its width, experts and expert width."""
     shape = mssp.Shape(**target)

@@ -96,7 +96,7 @@ def test_both_expert_implementations_are_seen_alike(family: str) -> None:
     torch.testing.assert_close(one.gates, other.gates)
 
 
-@pytest.mark.filterwarnings("ignore:experts start equal:mssp.PlanWarning")
+@pytest.mark.filterwarnings("ignore:experts start alike:mssp.PlanWarning")
 def test_a_monitor_sees_inside_stacked_experts() -> None:
     config = transformers.OlmoeConfig(**SIZES, **FAMILIES["olmoe"], num_key_value_heads=2, max_position_embeddings=8)
     model = transformers.AutoModelForCausalLM.from_config(config)

@@ -361,11 +361,3 @@ def test_mistakes_in_a_call_are_named() -> None:
     deeper = mssp.plan(replace(SOFT, depth=3).shape, regime="III", lr=0.1)
     with pytest.raises(ValueError, match=r"the plan is for Shape\(.*L=3.*the model is Shape\(.*L=2"):
         mssp.initialize(model(SOFT), deeper)
-
-
-@pytest.mark.filterwarnings("ignore::mssp.PlanWarning")
-def test_top_k_from_a_zero_router_needs_randomness() -> None:
-    plan = mssp.plan(CONFIG.shape, regime="I", lr=0.1)
-    with pytest.raises(ValueError, match="ties every expert: construct it with noise"):
-        mssp.initialize(model(), plan)
-    mssp.initialize(model(replace(CONFIG, noise=0.1)), plan)

@@ -58,22 +58,12 @@ def test_the_output_is_the_weighted_sum_of_experts() -> None:
         torch.testing.assert_close(y[t], wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore::mssp.PlanWarning")
-def test_a_zero_router_with_top_k_needs_randomness() -> None:
-    with pytest.raises(ValueError, match="ties every expert: construct it with noise; or plan with"):
-        mssp.initialize(layer(TOP_2), plan(TOP_2, regime="I"))
-    mssp.initialize(layer(TOP_2, noise=0.1), plan(TOP_2, regime="I"))
-    mssp.initialize(layer(TOP_2, random_bias=0.1), plan(TOP_2, regime="I"))
-    mixed = nn.ModuleList([layer(TOP_2, noise=0.1), layer(TOP_2)])
-    with pytest.raises(ValueError, match="ties every expert"):
-        mssp.initialize(mixed, plan(TOP_2, regime="I"))
-
-
-def test_summing_gates_with_tied_experts_are_warned_about() -> None:
-    with pytest.warns(PlanWarning, match="a softmax gate gives the router no gradient until they differ"):
+def test_summing_gates_with_tied_experts_have_an_eps_of_their_own() -> None:
+    with pytest.warns(PlanWarning, match="a softmax gate what moves the router is how they differ"):
         mssp.initialize(layer(gate="softmax"), plan(regime="III"))
-    with pytest.warns(PlanWarning, match="a renormalised gate gives the router no gradient"):
+    with pytest.warns(PlanWarning, match="a renormalised gate what moves the router is how they differ"):
         mssp.initialize(layer(normalise=True), plan(regime="III"))
+    mssp.initialize(layer(normalise=True), plan(regime="III", gates_sum_to_one=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

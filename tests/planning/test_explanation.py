@@ -23,8 +23,8 @@ def test_one_regime() -> None:
 
 def test_all_regimes() -> None:
     found = explain("router")
-    assert found.header == ["MSSP", "Regime I", "Regime II", "Regime III"]
-    assert found.rows[0] == ["init std", "0 (μP: N⁻¹)", "N⁻¹ᐟ²", "N⁻¹ᐟ²"]
+    assert found.header == ["MSSP", "Regime I", "Regime II", "Regime III", "any growth"]
+    assert found.rows[0] == ["init std", "0 (μP: N⁻¹)", "N⁻¹ᐟ²", "N⁻¹ᐟ²", "N⁻¹ᐟ² min(1, n⁻¹ᐟ²k¹ᐟ²)"]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -47,9 +47,9 @@ def test_warnings_are_part_of_the_text() -> None:
     import pytest
 
     with pytest.warns(mssp.PlanWarning):
-        plan = mssp.plan(BASE, regime="I", lr=1e-3)
-    assert "warning: the router starts at zero" in str(plan)
-    assert "> **warning:** the router starts at zero" in plan.markdown()
+        plan = mssp.plan(BASE, regime="III", init_std={"readout": 0.1}, lr=1e-3)
+    assert "warning: init_std of readout has no effect" in str(plan)
+    assert "> **warning:** init_std of readout has no effect" in plan.markdown()
 
 
 def test_differences() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -120,19 +120,18 @@ def at(table: Mapping[str, tuple[object, object]], role: str, regime: str, shape
 
 
 def values(shape: Shape, scheme: str, optimizer: str, regime: str | None, as_printed: bool = False) -> mssp.Plan:
-    # A zero router with top-K is warned of, rightly; here only the numbers matter.
-    zero_router = scheme == "mssp" and regime == "I"
-    with pytest.warns(mssp.PlanWarning, match="router") if zero_router else nullcontext():
-        return mssp.plan(
-            shape,
-            scheme=scheme,
-            optimizer=optimizer,
-            regime=regime,
-            lr=1.0,
-            eps=None if optimizer == "sgd" else 1.0,
-            readout="scheme",
-            as_printed=as_printed,
-        )
+    # The paper's router of Regime I, which starts at zero, is for all experts.
+    shape = replace(shape, active=shape.experts) if regime == "I" else shape
+    return mssp.plan(
+        shape,
+        scheme=scheme,
+        optimizer=optimizer,
+        regime=regime,
+        lr=1.0,
+        eps=None if optimizer == "sgd" else 1.0,
+        readout="scheme",
+        as_printed=as_printed,
+    )
 
 
 @pytest.mark.parametrize("scheme", ["mssp", "mup"])
@@ -232,7 +231,7 @@ def test_sources_are_marked() -> None:
     [
         (("attention", "mssp", "I", "sgd"), "role must be one of embedding"),
         (("router", "musp", "I", "sgd"), "scheme must be one of mssp"),
-        (("router", "mssp", "IV", "sgd"), "regime must be one of I, II, III, got 'IV'"),
+        (("router", "mssp", "IV", "sgd"), "regime must be one of I, II, III, any, got 'IV'"),
         (("router", "mssp", "I", "muon"), "optimizer must be one of sgd, adam, adamw, got 'muon'"),
         (("router", "mssp", "I", "lion"), "optimizer must be one of sgd, adam, adamw, got 'lion'"),
         (("router", "mssp", None, "sgd"), "scheme 'mssp' needs a regime"),

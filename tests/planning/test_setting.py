@@ -186,19 +186,20 @@ def _without_rates(role: str) -> Rows:
     return replace(regime_free(Power())(role), adam=None)
 
 
-def test_a_cell_may_hold_the_smaller_of_two_powers() -> None:
+def test_a_cell_may_hold_the_smallest_of_growths() -> None:
     boost = Least(Power(K="1/2"), Power(N="1/2", N_e="-1/2"))
     scheme = replace(MSSP, rows=lambda role: replace(MSSP.rows(role), init=for_all(std(boost * Power(N="-1/2")))))
-    rule = Setting(scheme=scheme, regime=II, optimizer=SGD).rule("expert_out")
-    assert rule.symbols >= {"K", "N", "N_e"}
-    assert rule.init_std is not None
-    assert rule.init_std.value({"K": 4, "N": 64, "N_e": 16}) == pytest.approx(2 / 8)
-    assert rule.init_std.value({"K": 1, "N": 64, "N_e": 16}) == pytest.approx(1 / 8)
-    assert rule.init_std.ratio({"K": 4, "N": 64, "N_e": 16}, {"K": 4, "N": 64, "N_e": 16}) == 1.0
-    assert rule.init_std.json() == {"min": [{"N": "-1/2", "K": "1/2"}, {"N_e": "-1/2"}]}
-    assert rule.init_std.plain() == "min(N^-1/2 K^1/2, N_e^-1/2)"
-    assert rule.init_std.grows_with("K")
-    assert not rule.init_std.grows_with("M")
+    start = Setting(scheme=scheme, regime=II, optimizer=SGD).rule("expert_out").init_std
+    assert start is not None
+    assert start.symbols == {"K", "N", "N_e"}
+    base, target = {"K": 2, "N": 64, "N_e": 16}, {"K": 18, "N": 256, "N_e": 16}
+    assert start.value(target, base) == pytest.approx(2 / 16)  # n/n_e, 4, stops k, 9
+    assert start.value({**target, "K": 4}, base) == pytest.approx(2**0.5 / 16)
+    assert start.value(target) == pytest.approx(4 / 16)  # from a base of ones
+    assert start.ratio(target, base) == pytest.approx(2 / 2)
+    assert start.ratio(base, base) == 1.0
+    assert start.json() == {"times": {"N": "-1/2"}, "min": [{"K": "1/2"}, {"N": "1/2", "N_e": "-1/2"}]}
+    assert start.plain() == "N^-1/2 min(k^1/2, n^1/2 n_e^-1/2)"
 
 
 def test_a_share_between_none_and_all_is_written_where_it_is() -> None:
@@ -211,10 +212,7 @@ def test_a_share_between_none_and_all_is_written_where_it_is() -> None:
     assert whole["tied"] is True
     assert "shared" not in whole
     assert "shared 0.5" in str(half)
-    with pytest.raises(
-        ValueError, match=r"expert_out shares 0\.5 of its start among experts: only none and all are drawn"
-    ):
-        _ = half.roles["expert_out"].starts_equal
+    assert half.roles["expert_in"].shared_weights == pytest.approx(0.5**0.5)
 
 
 def test_objects_print_in_a_word() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-import mssp
 from mssp.nn import MLPConfig
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
-from mssp.replicas.program import Replica
 from tests.replicas.models import CLASSES, INPUTS, OPTIMIZERS, alone, batches, config, replica, together
 
 
@@ -88,11 +86,3 @@ def test_replicas_must_be_alike() -> None:
     other = MLPConfig(INPUTS, CLASSES, width=16, expert_width=8, experts=4)
     with pytest.raises(ValueError, match="the plan is for"):
         Lockstep(MLPProgram(config()), [replica(other, "sgd", 0.1)])
-
-
-def test_a_zero_router_with_top_k_is_refused_without_noise() -> None:
-    sparse = config(active=2)
-    with pytest.warns(mssp.PlanWarning):
-        plan = mssp.plan(sparse.shape, regime="I", optimizer="sgd", lr=0.1)
-    with pytest.raises(ValueError, match="would start at zero and route to 2 of 4"):
-        Lockstep(MLPProgram(sparse), [Replica(plan)])

@@ -6,13 +6,14 @@ Everything is checked before anything is written, so that a call that fails has 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from mssp._constraints import a_module, a_plan, claims, one_of, optional, switch, takes, whole
+from mssp._constraints import a_module, a_plan, claims, one_of, optional, takes, whole
 from mssp.apply.description import Claims, name_cleaner, planned_multipliers, planned_parameters
 from mssp.apply.protocols import Draws, KeepsPlan
 from mssp.apply.random_numbers import normals
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     claims=optional(claims),
     seed=whole,
     gate=optional(one_of(GATE_KINDS)),
-    random_routing=switch,
 )
 def initialize(
     model: nn.Module,
@@ -40,7 +40,6 @@ def initialize(
     *,
     seed: int = 0,
     gate: str | None = None,
-    random_routing: bool = False,
 ) -> None:
     """Give every trainable parameter its initial value, in place, and the models of ``mssp.nn`` their multipliers.
 
@@ -48,15 +47,13 @@ def initialize(
 
     Args:
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
-        gate: ``sigmoid``, ``softmax`` or ``renormalised``, to be warned where it does not go with tied experts.
-        random_routing: you add routing noise, or a random router bias afterwards, which zero routers with top-K need.
-
-    The routers of ``mssp.nn`` say both of themselves.
+        gate: ``sigmoid``, ``softmax`` or ``renormalised``, to be warned where experts start alike and the plan is
+            for other gates. The routers of ``mssp.nn`` say it of themselves.
     """
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"seed must be a whole number, got {seed!r}")
     described = planned_parameters(model, plan, claims)
-    check_routing(plan, model, [info for info, _, _ in described], gate, random_routing)
+    check_routing(plan, model, [info for info, _, _ in described], gate)
     check_precision(plan, described)
     multipliers = list(planned_multipliers(model, plan))
     own_values = [info.name for info, _, _ in described if info.start == OWN]
@@ -113,15 +110,29 @@ def draw(
     """The part of a parameter of this shape that lies in ``region``."""
     # The product is taken in float64 for float64 models, and in float32 for others, so that it is rounded once.
     precision = torch.float64 if dtype == torch.float64 else torch.float32
-    if values.starts_equal and info.expert_axis is not None:
-        # One matrix for all experts, repeated as a view: equal to the bit, and drawn once.
-        axis = info.expert_axis % len(shape)
-        matrix = draw_normals(shape[:axis] + shape[axis + 1 :], region[:axis] + region[axis + 1 :], info.name, seed)
-        matrix = matrix.to(precision) * values.init_std
-        count = region[axis].stop - region[axis].start
-        return matrix.unsqueeze(axis).expand(*matrix.shape[:axis], count, *matrix.shape[axis:])
-    name = info.tied_as if values.starts_equal and info.tied_as else info.name
-    return draw_normals(shape, region, name, seed).to(precision) * values.init_std
+    if values.starts_equal:
+        return _common(shape, region, info, seed, "", lambda matrix: matrix.to(precision) * values.init_std)
+    own = draw_normals(shape, region, info.name, seed).to(precision)
+    if not values.shared:
+        return own * values.init_std
+    # The common part has a name of its own: otherwise it would be the first expert's.
+    common = _common(shape, region, info, seed, " (common)", lambda matrix: matrix.to(precision))
+    share = values.shared_weights
+    return (math.sqrt(share) * common + math.sqrt(1 - share) * own) * values.init_std
+
+
+def _common(
+    shape: tuple[int, ...], region: Region, info: ParamInfo, seed: int, suffix: str, scale: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """What all experts have in common: one matrix, drawn and scaled once, and repeated as a view."""
+    if info.expert_axis is None:
+        return scale(draw_normals(shape, region, (info.tied_as or info.name) + suffix, seed))
+    axis = info.expert_axis % len(shape)
+    matrix = draw_normals(
+        shape[:axis] + shape[axis + 1 :], region[:axis] + region[axis + 1 :], info.name + suffix, seed
+    )
+    scaled, count = scale(matrix), region[axis].stop - region[axis].start
+    return scaled.unsqueeze(axis).expand(*scaled.shape[:axis], count, *scaled.shape[axis:])
 
 
 def draw_normals(shape: tuple[int, ...], region: Region, name: str, seed: int) -> Tensor:

@@ -27,13 +27,10 @@ class Multiplies(Protocol):
 
 @runtime_checkable
 class Routes(Protocol):
-    """A router that says how it routes, so that a plan which does not go with it is refused."""
+    """A router that says how it makes gates, so that a plan for other gates is noticed."""
 
     @property
     def gate_kind(self) -> str: ...
-
-    @property
-    def random_routing(self) -> bool: ...
 
 
 @runtime_checkable

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from mssp._constraints import a_module, a_plan, an_optimizer, claims, optional, takes
 from mssp.apply.description import Claims, planned_multipliers, planned_parameters
 from mssp.apply.groups import check_schedule, group_settings, optimizer_class, same_values, scales_gradients
-from mssp.apply.protocols import Draws, Multiplies, Routes
+from mssp.apply.protocols import Multiplies, Routes
 from mssp.planning.arguments import ALL
 from mssp.planning.parameter import ParamInfo
+from mssp.planning.power import Power
 from mssp.planning.recipe import PlanWarning
+from mssp.planning.scope import SMALL_SPREAD
 from mssp.planning.setting import II
 
 if TYPE_CHECKING:
@@ -59,6 +62,21 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
         if not same_values(getattr(module, name), factor):
             raise ValueError(f"{path}{name} is {getattr(module, name)}, the plan says {factor}")
     check_schedule(optimizer, plan)
+    _warn_of_small_spread(plan, described)
+
+
+def _warn_of_small_spread(plan: Plan, described: Sequence[tuple[ParamInfo, Tensor, Values]]) -> None:
+    """Warn of routers whose logits lie so close together that all tokens may choose the same experts."""
+    for info, parameter, _ in described:
+        if info.role == "router" and plan.target.active < plan.target.experts and not parameter.is_meta:
+            weights = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            spread = float(weights.detach().float().square().mean().sqrt()) * plan.target.width**0.5
+            if spread < SMALL_SPREAD:
+                _warn(
+                    f"{info.name}: its logits have a spread of {spread:.2g} for inputs of order 1, with which all "
+                    "tokens may come to choose the same experts: balance their loads, and watch them"
+                )
+                return
 
 
 def _groups_by_parameter(optimizer: Optimizer, names: dict[int, str]) -> dict[int, dict[str, Any]]:
@@ -75,27 +93,15 @@ def _groups_by_parameter(optimizer: Optimizer, names: dict[int, str]) -> dict[in
     return held
 
 
-def check_routing(
-    plan: Plan, model: nn.Module, infos: Sequence[ParamInfo], gate: str | None = None, random_routing: bool = False
-) -> None:
-    """Refuse a plan under which the model's routers tie all experts, and warn where they would learn late."""
-    routers = [module for module in model.modules() if isinstance(module, Routes)]
-    gates = {gate or "", *(router.gate_kind for router in routers)}
-    random_routing = random_routing or (bool(routers) and all(router.random_routing for router in routers))
-    names = [info.name for info in infos if info.role == "router"]
-    target = plan.target
-    if names and plan.roles["router"].zero and target.active < target.experts and not random_routing:
-        how = "add routing noise, or a random router bias once initialized, and pass random_routing=True"
-        if any(isinstance(router, Draws) for router in routers):
-            how = "construct it with noise"
-        raise ValueError(
-            f"router '{names[0]}' would start at zero and route to {target.active} of {target.experts}, which "
-            f"ties every expert: {how}; or plan with scheme 'mup'"
-        )
-    for summing in sorted(gates & set(_SUMMING_GATES)) if names and plan.roles["expert_in"].starts_equal else ():
+def check_routing(plan: Plan, model: nn.Module, infos: Sequence[ParamInfo], gate: str | None = None) -> None:
+    """Warn where the model's routers or its readout do not go with the plan."""
+    gates = {gate or "", *(router.gate_kind for router in model.modules() if isinstance(router, Routes))}
+    is_routed = any(info.role == "router" for info in infos)
+    has_own_eps = plan.gates_sum_to_one or plan.roles["expert_in"].shared == 0
+    for summing in sorted(gates & set(_SUMMING_GATES)) if is_routed and not has_own_eps else ():
         _warn(
-            f"experts start equal, and a {summing} gate gives the router no gradient until they differ: "
-            "use a sigmoid gate"
+            f"experts start alike, and under a {summing} gate what moves the router is how they differ, which falls as "
+            "N^-1/2 beside the plan's eps: plan with gates_sum_to_one=True"
         )
     for info in infos:
         if info.tied_readout:
@@ -128,8 +134,8 @@ def check_precision(plan: Plan, described: list[tuple[ParamInfo, Tensor, Values]
     half precision can hold.
     """
     half = [info.name for info, parameter, _ in described if info.role == "expert_out" and parameter.dtype in _HALF]
-    init = plan.rule("expert_out").init_std
-    if half and plan.setting.regime is II and init is not None and init.grows_with("M"):
+    init = plan.setting.rule("expert_out").init_std
+    if half and plan.setting.regime is II and isinstance(init, Power) and init.get("M"):
         _warn(
             f"{half[0]} is in half precision: in Regime II its relative updates fall as N^-1/2 and are rounded away; "
             "keep float32 parameters (and use autocast), or an optimizer with float32 master weights"

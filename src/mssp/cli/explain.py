@@ -15,7 +15,7 @@ class ExplainCommand:
 
     role: flags.Role
     """such as router, expert_in, expert_out, hidden, readout"""
-    regime: flags.MaybeRegime = None
+    regime: flags.MaybeGrowth = None
     """one regime only"""
     scheme: flags.Scheme = MSSP
     """mssp (default), mup, mup-heuristic, sp, ntp or jiang"""

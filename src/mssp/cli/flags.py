@@ -29,7 +29,7 @@ from mssp.planning.arguments import ALL
 from mssp.planning.explanation import REASONS
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import BETAS
-from mssp.planning.setting import OPTIMIZERS, READOUTS, REGIMES, SCHEMES
+from mssp.planning.setting import GROWTHS, OPTIMIZERS, READOUTS, REGIMES, SCHEMES
 from mssp.sweep import metrics
 
 # -- how tyro reads a flag ---------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ _by_role_only = _mapped("positive numbers by role, as router=2", str, None, _con
 _multipliers = Constraint(
     lambda: f"one of {', '.join(_known_multipliers())}, or a file of mssp tune that is there", _multipliers_word
 )
-_regime = one_of(REGIMES)
+_regime, _growth = one_of(REGIMES), one_of(GROWTHS)
 _by_regime = _mapped("widths by regime, as III=1024", _regime.take, None, positive_int)
 _scheme, _optimizer, _readout = one_of(SCHEMES), one_of(OPTIMIZERS), one_of(READOUTS)
 # A flag holds the name of a dataset; that the name is known has been checked.
@@ -245,6 +245,7 @@ Role = Annotated[str, Positional, _word("ROLE"), one_of(list(REASONS))]
 
 Regime = Annotated[setting.Regime, _word("I|II|III"), _regime, _QUIET]
 MaybeRegime = Annotated[setting.Regime | None, _word("I|II|III"), _regime, _QUIET]
+MaybeGrowth = Annotated[setting.Regime | None, _word("I|II|III|any"), _growth, _QUIET]
 Regimes = Annotated[tuple[setting.Regime, ...], _words("I|II|III"), several(_regime, least=1), _QUIET]
 Scheme = Annotated[setting.Scheme, _NAME, _scheme, _QUIET]
 MaybeScheme = Annotated[setting.Scheme | None, _NAME, _scheme, _QUIET]

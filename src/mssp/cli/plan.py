@@ -15,7 +15,7 @@ from mssp.cli import flags, progress
 from mssp.cli.garbage import no_garbage_collection
 from mssp.hf.config_plans import with_notes
 from mssp.planning import printing
-from mssp.planning.configs import FAMILY, read_config
+from mssp.planning.configs import FAMILY, gates_sum_to_one, read_config
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import Recipe, without_plan_warnings
 from mssp.planning.shape import Shape
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from mssp.hf.named_plan import ByName
 
 Reader = Callable[[Path], dict[str, Any]]  # of a Hugging Face config.json
-_MISSING = "is missing: all of width, expert-width, experts, active and depth are needed"
+_MISSING = (
+    "is missing: all of width, expert-width, experts, active and depth are needed (of a dense model width and depth)"
+)
+_DENSE = {"width", "depth"}  # the sizes of a model without experts
 
 
 @dataclass
@@ -68,8 +71,8 @@ class PlanCommand:
     """mssp (default), mup, mup-heuristic, sp, ntp or jiang"""
     optimizer: flags.MaybeOptimizer = None
     """sgd, adam or adamw (default)"""
-    regime: flags.MaybeRegime = None
-    """what grows; inferred from base to target where possible"""
+    regime: flags.MaybeGrowth = None
+    """what grows, or any for no regime of the paper; inferred from base to target"""
     eps: flags.MaybePositive = None
     """Adam's eps at the base (default 1e-8)"""
     weight_decay: flags.MaybeNotNegative = None
@@ -88,6 +91,8 @@ class PlanCommand:
     """the paper's table without our corrections (docs/errata.md)"""
     grad_scale: flags.Switch = False
     """scale gradients instead of eps: the same to Adam, without tiny numbers"""
+    gates_sum_to_one: flags.Switch = False
+    """the gates of the chosen experts are shares of one; a --target-config says it by itself"""
     extend: flags.MaybePlan = None
     """a plan file to carry to a new target; all but the recipe comes from it"""
     base_config: flags.MaybeConfig = None
@@ -169,6 +174,7 @@ class PlanCommand:
             lr=self.lr,
             as_printed=self.as_printed,
             grad_scale=self.grad_scale,
+            gates_sum_to_one=self.gates_sum_to_one or self._config_says_shares(read),
             lr_mult=self.lr_mult,
             init_mult=self.init_mult,
             init_std=self.init_std,
@@ -177,6 +183,9 @@ class PlanCommand:
             **settings,
         )
         return with_notes(target_plan, *self._configs(read))
+
+    def _config_says_shares(self, read: Reader) -> bool:
+        return self.target_config is not None and gates_sum_to_one(read(self.target_config))
 
     def _extended(self, source: Plan, read: Reader) -> Plan:
         """A plan from a file, carried to a new target."""
@@ -200,7 +209,8 @@ def _shape(side: str, flagged: ShapeFlags, config: Path | None, read: Reader) ->
         sizes = {**_shape_in(config, read).json(), **sizes}
     elif not sizes:
         return None
-    missing = [name for name in asdict(flagged) if name not in sizes and name != "inputs"]
+    is_dense = sizes.keys() - {"inputs"} == _DENSE
+    missing = [name for name in asdict(flagged) if name not in sizes and name != "inputs" and not is_dense]
     if missing:
         raise ValueError(f"--{side}.{missing[0].replace('_', '-')} {_MISSING}")
     try:

@@ -97,7 +97,7 @@ def example(
     shape = (smallest or SMALLEST[regime]).with_inputs(DIMENSION)
     if readout is None:
         readout = ZERO if scheme is MSSP else MUPS_OWN
-    with without_plan_warnings():  # top-K with a zero router is refused by `Experiment`
+    with without_plan_warnings():  # top-K is refused by `Experiment`
         untuned = plan(shape, regime=regime, scheme=scheme, optimizer=SGD, lr=lr, readout=readout)
     experiment = on_random_inputs(
         untuned, inputs, steps, test_inputs=test_inputs, activation=activation, gate=gate, seed=data_seed

@@ -33,7 +33,7 @@ from mssp.planning.shape import Shape
 
 # Attributes that ``adapt`` sets: methods of the model, and what its routers say (see ``mssp.apply.protocols``).
 _METHODS = ("param_infos", "plan_multipliers", "keep_plan")
-_ROUTING = ("gate_kind", "random_routing")
+_GATES = "gate_kind"
 
 
 @takes(model=a_module, base=optional(a_config), plan=optional(a_plan), gate=optional(one_of(GATE_KINDS)))
@@ -78,7 +78,7 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     for module, planned_factor in factors:
         attach(module, planned_factor)
     for moe, kind in gates.items():
-        vars(moe.router).update(zip(_ROUTING, (kind, False), strict=True))
+        vars(moe.router)[_GATES] = kind
     if plan is not None:
         for module, planned_factor in factors:
             setattr(module, FACTOR_ATTRIBUTE, planned_factor.value(plan))
@@ -109,7 +109,7 @@ def release(model: nn.Module) -> None:
     model = unwrapped(model)
     for module in model.modules():
         detach(module)
-        for name in (*_METHODS, *_ROUTING):
+        for name in (*_METHODS, _GATES):
             module.__dict__.pop(name, None)
     model.config.__dict__.pop(STORED, None)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mssp._constraints import a_config, optional, takes
 from mssp.planning import plans
-from mssp.planning.configs import loaded, outside_the_paper
+from mssp.planning.configs import gates_sum_to_one, loaded, outside_the_paper
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.shape import Shape
@@ -32,6 +32,7 @@ def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
         settings: those of :func:`mssp.plan`.
     """
     target, base = loaded(target), loaded(base)
+    settings = {"gates_sum_to_one": gates_sum_to_one(target)} | settings
     carried = plans.plan(Shape.from_config(target), None if base is None else Shape.from_config(base), **settings)
     noted = with_notes(carried, target, base)
     for note in noted.warnings[len(carried.warnings) :]:

@@ -98,10 +98,10 @@ def write(plan: Plan, sizes: Sizes) -> str:
     ]
     if plan.setting.optimizer is SGD:
         instructions.append(writing.fused_note("linear_qkv"))
-    if plan.roles["expert_in"].starts_equal:
+    if plan.roles["expert_in"].starts_equal and not plan.gates_sum_to_one:
         instructions.append(
-            "Experts start equal here, and gates that sum to one give the router no gradient until they differ, which "
-            "they do as soon as tokens are routed apart: expect the router to learn late."
+            "Experts start equal here, and under gates that sum to one the router's gradient is how they differ: plan "
+            "with gates_sum_to_one=True, by which the router's eps follows it."
         )
     constants = [*writing.constants_of(plan), f"EXPERT_WIDTH = {plan.target.expert_width}", writing.factors(plan)[-1]]
     return writing.file_text(

@@ -67,12 +67,10 @@ def write(plan: Plan, sizes: Sizes) -> str:
         instructions.append(writing.fused_note("c_attn"))
     if plan.grad_scale:
         instructions.append("scale_gradients(optimizer) once: gradients are scaled where the plan would scale eps.")
-    zero_router = plan.roles["router"].zero and plan.target.active < plan.target.experts
     constants = [
         f"LEARNING_RATE = {writing.literal(plan.lr)}",
         *writing.constants_of(plan),
         *writing.factors(plan),
-        f"ZERO_ROUTER = {zero_router}  # with top-K it needs noise, or a random bias, to choose by",
     ]
     text = writing.file_text(
         plan, sizes, VOCABULARY, NAME, "nanogpt", instructions, constants, groups_name="GROUPS", write_group=_group

@@ -90,6 +90,7 @@ def write(plan: Plan, sizes: Sizes, qk_norm: str = "full") -> str:
         *_shared_factors(plan),
         residual_line,
         f"HEAD_NORMS = {qk_norm == 'head'}",
+        writing.kind_of_gates(plan),
     ]
     vocabulary = [*VOCABULARY, *QK_NORMS[qk_norm]]
     return writing.file_text(

@@ -45,11 +45,11 @@ def export(plan: Plan, host: str, sizes: Sizes | None = None, qk_norm: str | Non
         raise ValueError(
             f"the plan scales gradients instead of eps, which {module.NAME} cannot: plan without grad_scale"
         )
-    target = plan.target
-    if plan.roles["router"].zero and target.active < target.experts and host != "nanogpt":
+    share = plan.roles["expert_in"].shared
+    if 0 < share < 1:
         raise ValueError(
-            f"the plan starts routers at zero, and {module.NAME} routes to {target.active} of {target.experts} without "
-            "noise, which would tie every expert: plan with scheme mup"
+            f"experts share {share:.4g} of their start under this plan, which files for {module.NAME} cannot draw: "
+            "initialize the model with mssp.initialize, or plan with scheme mup"
         )
     options = {"qk_norm": qk_norm} if qk_norm else {}
     return str(module.write(plan, sizes or Sizes(), **options))

@@ -94,7 +94,7 @@ def write(plan: Plan, sizes: Sizes) -> str:
         "and hooks the residual factor, for which torchtitan has no setting.",
         "enable_weight_tying=False: embedding and readout are planned apart.",
     ]
-    constants = [*writing.constants_of(plan), *writing.factors(plan)]
+    constants = [*writing.constants_of(plan), *writing.factors(plan), writing.kind_of_gates(plan)]
     return writing.file_text(
         plan, sizes, VOCABULARY, NAME, "torchtitan", instructions, constants,
         groups_name="PARAM_GROUPS", write_group=_group, write_pattern=_raw_regex,

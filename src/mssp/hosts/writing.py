@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
 from mssp.hosts.rows import Group, Parameter, PlannedParameter, Sizes, groups_of, planned_vocabulary
+from mssp.planning.printing import title
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan
@@ -121,6 +122,11 @@ def factors(plan: Plan) -> tuple[str, str, str]:
     )
 
 
+def kind_of_gates(plan: Plan) -> str:
+    """The line that says for which gates the plan is."""
+    return f"GATES_SUM_TO_ONE = {plan.gates_sum_to_one}  # as planned: the router's eps depends on it"
+
+
 def _power_note(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
     """A note on a factor of the forward pass: how it scales, and what it is relative to."""
     note = _POWERS[which]
@@ -200,8 +206,7 @@ def _head(plan: Plan, sizes: Sizes, host: str, instructions: Sequence[str]) -> l
     """Comments on top of the file: which plan it is, which sizes are assumed, what the user has to do."""
     from mssp._environment import __version__
 
-    regime = f"Regime {plan.regime}, " if plan.regime else ""
-    scheme = f"{plan.setting.scheme.title}, {regime}{plan.setting.optimizer.title}".replace("μ", "mu")
+    scheme = title(plan).replace("μ", "mu")
     base = f"base {_shape(plan.base)} -> " if plan.base else ""
     betas = "the plan has none: the host's own" if plan.recipe.betas is None else f"{plan.recipe.betas}"
     tuned = f"tuned: lr {literal(plan.lr)}"

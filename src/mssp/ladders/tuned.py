@@ -122,7 +122,7 @@ def _grown(shape: Shape, base_width: int, setting: Setting) -> Plan:
 
 
 def _quiet_plan(*shapes: Shape, **settings: Any) -> Plan:
-    with without_plan_warnings():  # top-K with a zero router is refused when the model is made
+    with without_plan_warnings():
         return plan(*shapes, lr=1.0, **settings)
 
 

@@ -66,7 +66,7 @@ class MLPConfig:
         blocks: MoE layers, one after the other.
         after_aggregation: ``rmsnorm`` or ``sigmoid``: remedies for vanishing aggregates; neither restores stability.
         residual: add each block to its input, times the plan's residual multiplier; otherwise depth does not count.
-        noise: the standard deviation of noise in the choice of experts, for zero routers with top-K.
+        noise: the standard deviation of noise in the choice of experts.
     """
 
     inputs: int
@@ -302,10 +302,6 @@ class MLPMoE(WithMultipliers):
     @property
     def gate_kind(self) -> str:
         return self.config.gate_kind
-
-    @property
-    def random_routing(self) -> bool:
-        return bool(self.config.noise)
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
         return {name: info for name, (_, info) in _parameters(self.config).items()}

@@ -248,11 +248,6 @@ class Router(nn.Module):
         return fixed if noise is None else noise + fixed
 
     @property
-    def random_routing(self) -> bool:
-        """Whether chance decides between experts with equal logits, as zero routers with top-K need it."""
-        return bool(self.noise) or self.random_bias is not None
-
-    @property
     def gate_kind(self) -> str:
         return gate_kind(self.gate, self.normalise)
 

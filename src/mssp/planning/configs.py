@@ -49,7 +49,7 @@ _HELD_FIXED = (
 )  # fmt: skip
 RENORMALISED_NOTE = (
     "gates are renormalised to sum to one: the paper's theory is for gates of their own (sigmoid) and an aggregation "
-    "factor; such gates need no factor, and with equal experts they give the router no gradient"
+    "factor; such gates need no factor, and what moves the router is how experts differ from their mean"
 )
 _DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers")
 
@@ -167,12 +167,14 @@ def outside_the_paper(base: Any, target: Any) -> list[str]:
     messages = [] if base is None else _changes(entries_of(base), after)
     if any(after.get(key) for key in _SHARED_EXPERTS):
         messages.append("shared experts are outside the paper's theory: they are planned as dense layers are")
-    if _sums_to_one(after):
+    if gates_sum_to_one(after):
         messages.append(RENORMALISED_NOTE)
     return messages
 
 
-def _sums_to_one(entries: Config) -> bool:
+def gates_sum_to_one(config: Any) -> bool:
+    """Whether the gates of the chosen experts are shares of one, as far as the config says."""
+    entries = entries_of(config)
     flags = [entries[key] for key in _SHARES_FLAGS if entries.get(key) is not None]
     return bool(flags[0]) if flags else family_of(entries) in _SHARES_OF_ONE
 

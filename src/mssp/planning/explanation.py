@@ -17,6 +17,7 @@ from mssp.planning.power import Factor
 from mssp.planning.rules import BIASES, GAINS, Rule
 from mssp.planning.setting import (
     ADAM,
+    ANY,
     II,
     III,
     JIANG,
@@ -34,6 +35,7 @@ from mssp.planning.setting import (
     Setting,
     regime_named,
     scheme_named,
+    title_of,
 )  # fmt: skip
 
 
@@ -90,6 +92,9 @@ REASONS: dict[str, Reason] = {
             "would vanish as N^-1/2 beside the part that comes through the router itself. Top-K then needs noise.",
             II: "M grows with N: the router is a wide matrix, std N^-1/2. Each logit's gradient is 1/M.",
             III: "M grows with N: the router is a wide matrix, std N^-1/2. Each logit's gradient is 1/M.",
+            ANY: "What comes back through the router's start is a sum over the K experts that it weighs: where N grows "
+            "faster than K, a start of N^-1/2 would let it grow. So the start falls with (k/n)^1/2 as well, never to "
+            "zero: with top-K all tokens would choose the same experts.",
         },
     ),
     "router_bias": Reason(
@@ -110,6 +115,8 @@ REASONS: dict[str, Reason] = {
             "they start with contributes only M^-1/2 to their mean, while what they learn contributes order 1. Equal "
             "experts add up coherently, and the router makes them differ. Boosting the variance, as in Regime II, "
             "would make the backward pass diverge here.",
+            ANY: "An expert sees K/M of the tokens, so its gradient is 1/M, and 1/N_e of that at each hidden unit. "
+            "Where κ = k n_e/n is above 1, experts share as much of their start as keeps their mean from vanishing.",
         },
     ),
     "expert_in_bias": Reason(
@@ -130,6 +137,8 @@ REASONS: dict[str, Reason] = {
             "because only the mean is ever used: fold the gate in before this product and it is never formed.",
             III: "MSSP draws one matrix and gives it to all experts (tied at the start only): equal experts do not "
             "cancel. The larger std of Regime II would make the backward pass diverge, since N_e grows too.",
+            ANY: "The mean over K independent experts falls as k^-1/2, and a larger start makes up for it. It may not "
+            "exceed (n/n_e)^1/2, at which what one expert sends back is as large as what it sends forward.",
         },
     ),
     "expert_out_bias": Reason(
@@ -226,7 +235,7 @@ def explain(role: str, regime: str | Regime | None = None, scheme: str | Scheme 
     regimes: tuple[Regime | None, ...] = explained.regimes if explained.regime_free or chosen is None else (chosen,)
     optimizers = [optimizer for optimizer in (SGD, ADAM) if optimizer in explained.optimizers] or [ADAM]
     _setting(explained, regimes[0], optimizers[-1]).checked()
-    rows = [["init std", *(_init_row_cell(role, explained, column, optimizers[0]) for column in regimes)]]
+    rows = [["init std", *(_init_row_cell(role, explained, column, optimizers[-1]) for column in regimes)]]
     if SGD in optimizers:
         rows.append(["SGD lr", *(_sgd(role, explained, column) for column in regimes)])
     if ADAM in optimizers:
@@ -235,13 +244,13 @@ def explain(role: str, regime: str | Regime | None = None, scheme: str | Scheme 
         rows.append(["Adam eps", *(_shown(rule, rule.eps) for rule in adam)])
     reason = REASONS[role]
     why, where = [reason.why], reason.where
-    why += [f"Regime {column}: {text}" for column, text in reason.by_regime.items() if column in regimes]
+    why += [f"{title_of(column)}: {text}" for column, text in reason.by_regime.items() if column in regimes]
     if explained in SCHEME_NOTES:
         why, where = [SCHEME_NOTES[explained][0]], SCHEME_NOTES[explained][1]
     return Explanation(
         role=role,
         scheme=explained.name,
-        header=[explained.title, *("any regime" if column is None else f"Regime {column}" for column in regimes)],
+        header=[explained.title, *(title_of(column) or "any regime" for column in regimes)],
         rows=rows,
         what=reason.what,
         why=why,
@@ -266,11 +275,15 @@ def _init_row_cell(role: str, scheme: Scheme, regime: Regime | None, optimizer: 
 
 
 def _init_cell(rule: Rule) -> str:
+    if rule.shared is None:
+        return f"{_shown(rule, rule.init_std)}, shared in part"
     shared = ", tied" if rule.shared == 1 else f", shared {rule.shared:g}" if rule.shared else ""
     return "0" if rule.init_std is None else _shown(rule, rule.init_std) + shared
 
 
 def _sgd(role: str, scheme: Scheme, regime: Regime | None) -> str:
+    if not _setting(scheme, regime, SGD).has_rates:
+        return "not measured"
     rule, printed = (_setting(scheme, regime, SGD, as_printed).rule(role) for as_printed in (False, True))
     note = f" (printed: {_shown(printed, printed.lr)})" if rule.source == "erratum" else ""
     return _shown(rule, rule.lr) + note

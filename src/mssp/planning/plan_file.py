@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from mssp._constraints import shown
 from mssp._documents import one_line, unique
 from mssp.planning.recipe import Recipe
+from mssp.planning.setting import ANY, I
 from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan
 
-VERSION = 1
+VERSION = 2
 MISSING = object()
 # Numbers are recomputed on load; another machine's pow() may differ in the last digits.
 _TOLERANCE = 1e-9
@@ -30,8 +31,8 @@ _SETTINGS = (
     "grad_scale", "lr_mult", "init_mult", "init_std", "aggregation_mult", "recipe", "tuned_with",
 )  # fmt: skip
 # Settings that were added later, with their defaults. A file has one only where it differs, so that hashes stay.
-_LATER_SETTINGS: dict[str, Any] = {"rest_lr": None}
-_NUMBERS = ("aggregation", "residual", "roles", "warnings", "version", "hash")
+_LATER_SETTINGS: dict[str, Any] = {"rest_lr": None, "gates_sum_to_one": False}
+_NUMBERS = ("aggregation", "residual", "kappa", "roles", "warnings", "version", "hash")
 
 
 def dumps(plan: Plan) -> str:
@@ -46,11 +47,22 @@ def document(plan: Plan) -> dict[str, Any]:
         "aggregation": plan.multiplier("aggregation"),
         "residual": plan.multiplier("residual"),
         **entries,
+        **({"kappa": plan.growth.kappa} if plan.growth is not None and plan.setting.regime is ANY else {}),
         "roles": {role: {**values.json(), "power": _powers(plan, role)} for role, values in plan.roles.items()},
         "warnings": list(plan.warnings),
-        "version": VERSION,
+        "version": _version(plan),
         "hash": plan.hash,
     }
+
+
+def _version(plan: Plan) -> int:
+    """The first version that has this plan. So the files and the hashes of plans stay what they were.
+
+    Version 2 added growths that are none of the paper's, gates that sum to one, and routers of top-K that start small
+    in Regime I, where version 1 started them at zero.
+    """
+    is_of_one = plan.setting.regime is not ANY and plan.rule("router") == plan.setting.rule("router")
+    return 1 if is_of_one and not plan.gates_sum_to_one else 2
 
 
 def settings(plan: Plan) -> dict[str, Any]:
@@ -66,7 +78,7 @@ def settings(plan: Plan) -> dict[str, Any]:
 
 
 def digest(plan: Plan) -> str:
-    canonical = json.dumps({**settings(plan), "version": VERSION}, sort_keys=True)
+    canonical = json.dumps({**settings(plan), "version": _version(plan)}, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
@@ -108,6 +120,13 @@ def _loads(text: str | bytes, make: Callable[[Mapping[str, Any]], Plan]) -> Plan
         plan = make(_read_settings(data))
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"corrupt plan file: {error}") from None
+    if version < _version(plan) and plan.setting.regime is I:
+        raise ValueError(
+            f"the plan file has version {version}, in which routers of top-K started at zero in Regime I (router, "
+            "init_std); they start small now: plan again"
+        )
+    if version != _version(plan):
+        raise ValueError(f"corrupt plan file: version is {version}, its settings are of version {_version(plan)}")
     if plan.hash != data["hash"]:
         raise ValueError(f"corrupt plan file: its hash is {shown(data['hash'])}, its settings have {plan.hash!r}")
     recomputed = {**document(plan), "warnings": data.get("warnings")}  # words may change, numbers may not

@@ -23,11 +23,11 @@ from typing import Any, Literal
 from mssp._constraints import kind_of, mapping, one_of, optional, positive, positive_or_zero, switch, takes
 from mssp.planning import arguments, plan_file, printing, recipe
 from mssp.planning.arguments import ALL, WEIGHT_ROLES
-from mssp.planning.growth import infer, outside_theory
-from mssp.planning.parameter import Dims, ParamInfo, check_fits, own_dims, with_fans
+from mssp.planning.growth import Growth, infer, outside_theory, refuse_unplannable
+from mssp.planning.parameter import Dims, ParamInfo, check_fits, own_dims, parse_layout, with_fans
 from mssp.planning.power import Factor, Power
 from mssp.planning.recipe import PlanWarning, Recipe, without_plan_warnings
-from mssp.planning.rules import BIASES, GAINS, ROLES, Rule
+from mssp.planning.rules import BIASES, GAINS, ROLES, Rule, router_eps_of_shares, router_start
 from mssp.planning.setting import (
     ADAMW,
     MSSP,
@@ -55,9 +55,10 @@ class Values:
     eps: float | None
     grad_scale: float
     weight_decay: float
-    shared: float  # the fraction of the initial weights that all experts share
+    shared: float  # the part of an expert's initial output that all experts share
     zero: bool
     source: str
+    matrices: int = 2  # through which an expert's output goes: a gated one has three
 
     def __post_init__(self) -> None:
         for name, number in vars(self).items():
@@ -67,12 +68,13 @@ class Values:
 
     @property
     def starts_equal(self) -> bool:
-        """Whether all experts start equal. Experts that share a part of their initial weights cannot be drawn yet."""
-        if self.shared not in (0, 1):
-            raise ValueError(
-                f"{self.role} shares {self.shared:g} of its start among experts: only none and all are drawn"
-            )
+        """Whether all experts start equal."""
         return self.shared == 1
+
+    @property
+    def shared_weights(self) -> float:
+        """The part of this matrix's initial variance that all experts share, so that their outputs share ``shared``."""
+        return float(self.shared ** (1 / self.matrices))
 
     def json(self) -> dict[str, float | bool | str | None]:
         """The values as plan files have them: ``tied`` stands for ``shared``, which is written where it is a part."""
@@ -107,6 +109,7 @@ class Plan:
     recipe: Recipe
     tuned_with: Recipe
     rest_lr: float | None = None
+    gates_sum_to_one: bool = False
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     # -- its setting, in words ---------------------------------------------------------------------------------------
@@ -134,8 +137,28 @@ class Plan:
     # -- the numbers --------------------------------------------------------------------------------------------------
 
     def rule(self, role: str) -> Rule:
-        """The rule of one role, with this plan's choice of readout."""
-        return self.setting.rule(role)
+        """The rule of one role, with this plan's choice of readout, and what follows from its shapes and gates."""
+        rule = self.setting.rule(role)
+        if role == "router" and rule.zero and self.target.active < self.target.experts:
+            rule = replace(rule, init_std=router_start, source="derived")  # top-K of zeros would choose at random
+        if role == "router" and rule.eps is not None and self.gates_sum_to_one and self._experts_start_alike:
+            rule = replace(rule, eps=router_eps_of_shares, source="derived")
+        return rule
+
+    @property
+    def _experts_start_alike(self) -> bool:
+        return self._shared(self.setting.rule("expert_in")) > 0
+
+    def _shared(self, rule: Rule) -> float:
+        """The part of an expert's start that all share: the rule's, or as much as the growth asks for."""
+        if rule.shared is not None:
+            return rule.shared
+        return 0.0 if self.growth is None else self.growth.share
+
+    @property
+    def growth(self) -> Growth | None:
+        """The growth from the base to the target; None without a base."""
+        return None if self.base is None else Growth(self.base, self.target)
 
     @cached_property
     def roles(self) -> Mapping[str, Values]:
@@ -162,7 +185,7 @@ class Plan:
             eps=eps,
             grad_scale=1 / eps_scale if self.grad_scale else 1.0,
             weight_decay=self.weight_decay / lr_scale if decays else 0.0,
-            shared=rule.shared,
+            shared=self._shared(rule),
             zero=rule.zero,
             source=rule.source,
         )
@@ -182,7 +205,7 @@ class Plan:
         tuned = self.init_std.get(rule.role, self.init_std.get(ALL))
         if tuned is not None and base is not None:
             return tuned * multiplier * rule.init_std.ratio(target, base)
-        return (tuned or 1.0) * multiplier * rule.init_std.value(target)
+        return (tuned or 1.0) * multiplier * rule.init_std.value(target, base)
 
     def resolve(self, infos: Iterable[ParamInfo]) -> dict[str, Values]:
         """The numbers of every parameter, by name. A matrix with fans of its own gets its own values.
@@ -195,7 +218,8 @@ class Plan:
             first_of.setdefault(_sides(info), info)
         for info in first_of.values():
             check_fits(info, self.target)
-        values = {sides: self._own_values(info) for sides, info in first_of.items()}
+        matrices = _matrices_of_experts(infos)
+        values = {sides: replace(self._own_values(info), matrices=matrices) for sides, info in first_of.items()}
         return {info.name: values[_sides(info)] for info in infos}
 
     def _own_values(self, info: ParamInfo) -> Values:
@@ -299,6 +323,7 @@ class Plan:
     recipe=optional(kind_of(Recipe)),
     tuned_with=optional(kind_of(Recipe)),
     rest_lr=optional(positive),
+    gates_sum_to_one=switch,
     scheme=SCHEME,
     optimizer=OPTIMIZER,
     regime=optional(REGIME),
@@ -324,6 +349,7 @@ def plan(
     recipe: Recipe | None = None,
     tuned_with: Recipe | None = None,
     rest_lr: float | None = None,
+    gates_sum_to_one: bool = False,
 ) -> Plan:
     """Carry hyperparameters tuned at ``base`` to ``target``.
 
@@ -336,7 +362,7 @@ def plan(
     Args:
         target, base: dimensions; without a base every Power is evaluated on the target itself.
         lr, eps, weight_decay: as tuned at the base (eps 1e-8 unless said; weight decay is for adamw).
-        regime: I, II or III; inferred from base to target where that is possible.
+        regime: I, II, III, or ``any`` for every other growth; inferred from base to target.
         readout: ``zero``, ``mup`` (std 1/N) or ``scheme`` (the scheme's own).
         as_printed: the paper's table without our corrections (docs/errata.md).
         grad_scale: keep eps and scale gradients instead: the same to Adam, with far more room (docs/faithfulness.md).
@@ -346,6 +372,8 @@ def plan(
         aggregation_mult: a tuned factor on the aggregation multiplier.
         recipe, tuned_with: batch, steps, warmup and betas at the target and at the base, to be warned of changes.
         rest_lr: for an optimizer that leaves some roles to another one: the learning rate tuned for those.
+        gates_sum_to_one: the gates of the chosen experts are shares of one (softmax, renormalised), which matters to
+            the router's eps where experts start alike.
     """
     setting = Setting.of(scheme, regime, optimizer, readout, as_printed)
     target, base = arguments.shapes(target, base)
@@ -365,22 +393,19 @@ def plan(
         recipe=recipe,
         tuned_with=tuned_with,
         rest_lr=rest_lr,
+        gates_sum_to_one=gates_sum_to_one,
     )
     arguments.check(unchecked)
     if setting.regime is None and not setting.scheme.regime_free:
         setting = replace(setting, regime=infer(base, target))
+    refuse_unplannable(base, target, setting.regime)
     return _warned(replace(unchecked, setting=setting.checked()))
 
 
 def _warned(plan: Plan) -> Plan:
     """The plan with its warnings, which are also raised as Python warnings."""
-    target, regime = plan.target, plan.setting.regime
-    messages = outside_theory(plan.base, target, regime) + recipe.changes(plan.tuned_with, plan.recipe)
-    if plan.rule("router").zero and target.active < target.experts:
-        messages.append(
-            f"the router starts at zero and routes to {target.active} of {target.experts}: "
-            "top-K needs routing noise, or a random router bias, to break the ties"
-        )
+    messages = outside_theory(plan.base, plan.target, plan.setting.regime)
+    messages += recipe.changes(plan.tuned_with, plan.recipe)
     for name in ("init_std", "init_mult"):
         ignored = [role for role in getattr(plan, name) if role != ALL and plan.rule(role).zero]
         messages += [f"{name} of {role} has no effect: this plan starts it at zero" for role in ignored]
@@ -394,6 +419,15 @@ def _warned(plan: Plan) -> Plan:
 def _sides(info: ParamInfo) -> tuple[Any, ...]:
     """Everything in a description on which the numbers of a parameter depend."""
     return info.role, info.experts, info.fan_in, info.fan_out, info.base_fan_in, info.base_fan_out
+
+
+def _matrices_of_experts(infos: Iterable[ParamInfo]) -> int:
+    """Through how many matrices an expert's output goes: three where two stand side by side before the last."""
+    beside = {"expert_in": 0, "expert_out": 0}
+    for info in infos:
+        if info.role in beside:
+            beside[info.role] += max((count for _, count in parse_layout(info.layout)), default=1) if info.layout else 1
+    return 3 if beside["expert_in"] > beside["expert_out"] > 0 else 2
 
 
 def _from_settings(settings: Mapping[str, Any]) -> Plan:

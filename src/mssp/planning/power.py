@@ -1,6 +1,6 @@
 """Factors: what the cells of the paper's tables hold. They are monomials in the dimensions of a model (``Power``).
 
-A factor may also be the smallest of several monomials (``Least``).
+A factor may also hold the smallest of several growths from a base to a target (``Least``).
 
 >>> N, L = Power(N=1), Power(L=1)
 >>> 1 / (N * L)
@@ -11,7 +11,7 @@ Power('N⁻¹L⁻¹')
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -51,6 +51,8 @@ class Power(Mapping[str, Fraction]):
         return hash(tuple(self._exponents.items()))
 
     def __mul__(self, other: Power) -> Power:
+        if not isinstance(other, Power):
+            return NotImplemented
         return Power(**{symbol: self.get(symbol, Fraction(0)) + other.get(symbol, 0) for symbol in {*self, *other}})
 
     def __pow__(self, exponent: int | Fraction) -> Power:
@@ -69,9 +71,6 @@ class Power(Mapping[str, Fraction]):
         """The symbols of all dimensions that occur in it."""
         return frozenset(self)
 
-    def grows_with(self, symbol: str) -> bool:
-        return self.get(symbol, 0) > 0
-
     def substitute(self, replacements: Mapping[str, Power]) -> Power:
         """Replace symbols by Powers.
 
@@ -83,8 +82,8 @@ class Power(Mapping[str, Fraction]):
             result *= replacements.get(symbol, Power(**{symbol: 1})) ** exponent
         return result
 
-    def value(self, dims: Mapping[str, float]) -> float:
-        """The number this Power is at the given dimensions."""
+    def value(self, dims: Mapping[str, float], base: Mapping[str, float] | None = None) -> float:
+        """The number this Power is at the given dimensions, whatever the base is."""
         result = 1.0
         for symbol, exponent in self.items():
             result *= float(dims[symbol]) ** float(exponent)
@@ -120,67 +119,65 @@ class Power(Mapping[str, Fraction]):
 
 
 class Least:
-    """The smallest of several Powers, for a number that follows one dimension until another one stops it.
+    """A Power times the smallest of several growths, for a number that follows one dimension until another stops it.
 
-    >>> boost = Least(Power(K=1), Power(N=1, N_e=-1)) ** Fraction(1, 2)
-    >>> boost, boost.value({"K": 9, "N": 64, "N_e": 16}), 1 / boost
-    (min(K¹ᐟ², N¹ᐟ²N_e⁻¹ᐟ²), 2.0, max(K⁻¹ᐟ², N⁻¹ᐟ²N_e¹ᐟ²))
+    A growth is a Power at the target over the same Power at the base, and is written in small letters. So which of
+    them is the smallest depends on both ends, and a step from A to C is not one from A to B and one from B to C.
 
-    A negative power of it is the largest of the parts' powers.
+    >>> boost = Least(Power(K="1/2"), Power(N="1/2", N_e="-1/2")) * Power(N_e="-1/2")
+    >>> boost
+    N_e⁻¹ᐟ² min(k¹ᐟ², n¹ᐟ²n_e⁻¹ᐟ²)
+    >>> boost.ratio(target={"K": 8, "N": 64, "N_e": 16}, base={"K": 2, "N": 32, "N_e": 16})
+    1.4142135623730951
     """
 
-    __slots__ = ("_largest", "_parts")
+    __slots__ = ("_growths", "_power")
 
-    def __init__(self, *parts: Power, largest: bool = False) -> None:
-        if len(parts) < 2:
-            raise ValueError(f"the smallest of {len(parts)} Powers is no choice: give two or more")
-        self._parts, self._largest = parts, largest
+    def __init__(self, *growths: Power, power: Power | None = None) -> None:
+        if len(growths) < 2:
+            raise ValueError(f"the smallest of {len(growths)} Powers is no choice: give two or more")
+        self._growths, self._power = growths, power or Power()
 
     @property
     def symbols(self) -> frozenset[str]:
-        return frozenset().union(*self._parts)
-
-    def grows_with(self, symbol: str) -> bool:
-        return any(part.grows_with(symbol) for part in self._parts)
+        return frozenset().union(self._power, *self._growths)
 
     def substitute(self, replacements: Mapping[str, Power]) -> Least:
-        return Least(*(part.substitute(replacements) for part in self._parts), largest=self._largest)
+        growths = (growth.substitute(replacements) for growth in self._growths)
+        return Least(*growths, power=self._power.substitute(replacements))
 
-    def value(self, dims: Mapping[str, float]) -> float:
-        return (max if self._largest else min)(part.value(dims) for part in self._parts)
+    def value(self, dims: Mapping[str, float], base: Mapping[str, float] | None = None) -> float:
+        """The number at these dimensions, for growths from the base; without one, from a base of ones."""
+        origin = dict.fromkeys(dims, 1.0) if base is None else base
+        return self._power.value(dims) * min(growth.ratio(dims, origin) for growth in self._growths)
 
     def ratio(self, target: Mapping[str, float], base: Mapping[str, float]) -> float:
-        return self.value(target) / self.value(base)
+        """The number at the target over that at the base, where nothing has grown."""
+        return self._power.ratio(target, base) * min(growth.ratio(target, base) for growth in self._growths)
 
     def plain(self) -> str:
-        return f"{self._name}({', '.join(part.plain() for part in self._parts)})"
+        return self._written(Power.plain)
 
     def json(self) -> dict[str, Any]:
-        return {self._name: [part.json() for part in self._parts]}
+        return {"times": self._power.json(), "min": [growth.json() for growth in self._growths]}
 
-    @property
-    def _name(self) -> str:
-        return "max" if self._largest else "min"
+    def _written(self, write: Callable[[Power], str]) -> str:
+        smallest = f"min({', '.join(write(growth).lower() for growth in self._growths)})"
+        return f"{write(self._power)} {smallest}" if self._power else smallest
 
     def __mul__(self, other: Power) -> Least:
-        return Least(*(part * other for part in self._parts), largest=self._largest)
+        return Least(*self._growths, power=self._power * other)
 
-    def __pow__(self, exponent: int | Fraction) -> Least:
-        return Least(*(part**exponent for part in self._parts), largest=self._largest != (exponent < 0))
-
-    def __rtruediv__(self, one: int) -> Least:
-        if one != 1:
-            raise ValueError(f"a factor of a table has no constant: write 1 / factor, not {one} / factor")
-        return self**-1
+    __rmul__ = __mul__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Least) and (self._parts, self._largest) == (other._parts, other._largest)
+        return isinstance(other, Least) and (self._growths, self._power) == (other._growths, other._power)
 
     def __hash__(self) -> int:
-        return hash((self._parts, self._largest))
+        return hash((self._growths, self._power))
 
     def __str__(self) -> str:
-        return f"{self._name}({', '.join(map(str, self._parts))})"
+        return self._written(str)
 
     __repr__ = __str__
 

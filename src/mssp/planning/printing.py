@@ -11,6 +11,8 @@ from mssp._tables import align, markdown_table, number
 from mssp.planning.plan_file import MISSING, differences, document
 from mssp.planning.power import Factor
 from mssp.planning.rules import BIASES, GAINS, Rule
+from mssp.planning.scope import scope
+from mssp.planning.setting import title_of
 from mssp.planning.shape import SYMBOLS
 
 if TYPE_CHECKING:
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 
 def title(plan: Plan) -> str:
     setting = plan.setting
-    regime = f"Regime {setting.regime}, " if setting.regime else ""
-    return f"{setting.scheme.title}, {regime}{setting.optimizer.title}"
+    return ", ".join(filter(None, (setting.scheme.title, title_of(setting.regime), setting.optimizer.title)))
 
 
 def facts(plan: Plan) -> list[tuple[str, str]]:
@@ -36,6 +37,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         *((name, "  ".join(f"{s} {shape.dims[s]:.0f}" for s in SYMBOLS)) for name, shape in sizes if shape is not None),
         ("tuned", ", ".join(tuned)),
         ("forward", _forward(plan) + (f"; relative to the base: {_forward(plan, relative=True)}" if plan.base else "")),
+        *scope(plan),
     ]
 
 

@@ -6,7 +6,9 @@ value contradicts the paper's own desiderata, ``corrected_sgd_lr`` has the consi
 evidence). Plans use the corrected value unless ``as_printed=True``. Change a cell here, and every plan, command,
 document and check follows. ``setting.py`` says which scheme reads which rows.
 
-A row has one cell for each regime: I grows N, N_e; II grows N, M, K; III grows N, N_e, M, K.
+A row has one cell for each regime: I grows N, N_e; II grows N, M, K; III grows N, N_e, M, K. A fourth cell, which is
+derived and measured here (``docs/growth.md``), is for any other growth. It separates what is summed, K terms with
+aggregation 1/K, from what shares the tokens, of which an expert sees K/M. SGD's rates of experts and routers have none.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TypeVar
 
-from mssp.planning.power import Factor, Power
+from mssp.planning.power import Factor, Least, Power
 
 ROLES = (
     "embedding", "norm", "qk_norm", "hidden", "bias", "router", "router_bias", "expert_in", "expert_in_bias",
@@ -26,15 +28,16 @@ GAINS = frozenset({"norm", "qk_norm", "final_norm"})
 BIASES = frozenset({"bias", "router_bias", "expert_in_bias", "expert_out_bias"})
 OUTSIDE_BLOCKS = frozenset({"embedding", "final_norm", "readout"})
 Source = Literal["table", "erratum", "derived"]
+_PRINTED = 3  # the paper prints so many cells of a row
 
 one = Power()
 half = Fraction(1, 2)
-N, N_e, M, L, D = Power(N=1), Power(N_e=1), Power(M=1), Power(L=1), Power(D=1)
+N, N_e, M, K, L, D = (Power(**{symbol: 1}) for symbol in ("N", "N_e", "M", "K", "L", "D"))
 fan_in, fan_out = Power(fan_in=1), Power(fan_out=1)
 
 
 Cell = TypeVar("Cell")
-Row = tuple[Cell, ...]  # a cell for each regime, in the order I, II, III
+Row = tuple[Cell, ...]  # a cell for each regime, in the order I, II, III, and one for any other growth
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,12 @@ class Init:
 
     Args:
         std: the standard deviation; for gains, the constant they start at; None for zeros.
-        shared: the fraction of the initial weights that all experts share: 0 for independent experts, 1 for tied ones.
+        shared: the part of an expert's initial output that all experts share: 0 for independent experts, 1 for tied
+            ones. None: what the growth asks for (``growth.py``).
     """
 
     std: Factor | None
-    shared: float = 0.0
+    shared: float | None = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,13 +70,13 @@ class Rows:
     """The rows of one role. An optimizer whose row is missing leaves the role to its ``rest``."""
 
     init: Row[Init | ByScheme]
-    eps: Row[Factor]
-    sgd: Row[Factor] | None = None
-    adam: Row[Factor] | None = None
+    eps: Row[Power]
+    sgd: Row[Power] | None = None
+    adam: Row[Power] | None = None
 
-    def lr(self, row: str) -> Row[Factor] | None:
+    def lr(self, row: str) -> Row[Power] | None:
         """The row of this name, which is one of learning rates."""
-        rates: Row[Factor] | None = getattr(self, row)
+        rates: Row[Power] | None = getattr(self, row)
         return rates
 
 
@@ -86,9 +90,22 @@ def tied(factor: Factor) -> Init:
     return Init(factor, shared=1.0)
 
 
-def for_all(cell: Cell) -> tuple[Cell, Cell, Cell]:
-    """A row with the same cell for all three regimes."""
-    return (cell, cell, cell)
+def partly_tied(factor: Factor) -> Init:
+    """Weights of this standard deviation, of which experts share as much as the growth asks for."""
+    return Init(factor, shared=None)
+
+
+def for_all(cell: Cell) -> tuple[Cell, Cell, Cell, Cell]:
+    """A row with the same cell for all regimes and any other growth."""
+    return (cell, cell, cell, cell)
+
+
+# In the last cells of the rows below. A minimum is one of growths, from the base to the target.
+# The sum over K experts is an average of independent terms. More of them, K ~ k, need a larger start to add up to what
+# they were, unless one expert's output, of N_e of N terms, would then send back too much.
+boost = Least(K**half, (N / N_e) ** half)
+# What a router adds to the way back grows with N, and is an average over the K experts that it weighs.
+router_start = N**-half * Least(one, (K / N) ** half)
 
 
 TABLE_1: dict[str, Rows] = {
@@ -104,26 +121,32 @@ TABLE_1: dict[str, Rows] = {
     ),
     "bias": Rows(init=for_all(ZERO), sgd=for_all(one), adam=for_all(one), eps=for_all(1 / (N * L))),
     "router": Rows(
-        init=(ByScheme(mup=std(1 / N), mssp=ZERO), std(N**-half), std(N**-half)),
+        init=(ByScheme(mup=std(1 / N), mssp=ZERO), std(N**-half), std(N**-half), std(router_start)),
         sgd=(1 / N, M / N, one),
-        adam=(1 / N, 1 / N, 1 / N),
-        eps=(1 / L, 1 / (M * L), 1 / (M * L)),
+        adam=(1 / N, 1 / N, 1 / N, 1 / N),
+        eps=(1 / L, 1 / (M * L), 1 / (M * L), 1 / (M * L)),
     ),
     "expert_in": Rows(
-        init=(std(N**-half), std(N**-half), ByScheme(mup=std(N**-half), mssp=tied(N**-half))),
+        init=(
+            std(N**-half),
+            std(N**-half),
+            ByScheme(mup=std(N**-half), mssp=tied(N**-half)),
+            ByScheme(mup=std(N**-half), mssp=partly_tied(N**-half)),
+        ),
         sgd=(one, M / N, M),
-        adam=(1 / N, 1 / N, 1 / N),
-        eps=(1 / (N * L), 1 / (M * L), 1 / (M * N * L)),
+        adam=(1 / N, 1 / N, 1 / N, 1 / N),
+        eps=(1 / (N * L), 1 / (M * L), 1 / (M * N * L), 1 / (M * N_e * L)),
     ),
     "expert_out": Rows(
         init=(
             std(N_e**-half),
             ByScheme(mup=std(N_e**-half), mssp=std(M**half * N_e**-half)),
             ByScheme(mup=std(N_e**-half), mssp=tied(N_e**-half)),
+            ByScheme(mup=std(N_e**-half), mssp=partly_tied(boost * N_e**-half)),
         ),
         sgd=(one, M * N, M),
-        adam=(1 / N_e, 1 / N_e, 1 / N_e),
-        eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L)),
+        adam=(1 / N_e, 1 / N_e, 1 / N_e, 1 / N_e),
+        eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L), 1 / (M * N * L)),
     ),
     "final_norm": Rows(init=for_all(std(one)), sgd=for_all(N), adam=for_all(one), eps=for_all(1 / N)),
     "readout": Rows(init=for_all(std(1 / N)), sgd=for_all(1 / N), adam=for_all(1 / N), eps=for_all(one)),
@@ -138,19 +161,19 @@ DERIVED: dict[str, Rows] = {
         init=for_all(ZERO),
         sgd=(one, M, M),
         adam=for_all(one),
-        eps=(1 / L, 1 / (M * L), 1 / (M * L)),
+        eps=(1 / L, 1 / (M * L), 1 / (M * L), 1 / (M * L)),
     ),
     "expert_in_bias": Rows(
         init=for_all(ZERO),
         sgd=(N, M, M * N),
         adam=for_all(one),
-        eps=(1 / (N * L), 1 / (M * L), 1 / (M * N * L)),
+        eps=(1 / (N * L), 1 / (M * L), 1 / (M * N * L), 1 / (M * N_e * L)),
     ),
     "expert_out_bias": Rows(
         init=for_all(ZERO),
         sgd=(N, M * N, M * N),
         adam=for_all(one),
-        eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L)),
+        eps=(1 / (N * L), 1 / (M * N * L), 1 / (M * N * L), 1 / (M * N * L)),
     ),
     # The gate of a shared expert maps N inputs to one output, and a layer has one such gate. It follows the router of
     # Regime I, whose number of outputs is fixed too.
@@ -241,20 +264,27 @@ def _init_of(role: str, weight_std: Power) -> Init:
     return std(one) if role in GAINS else ZERO if role in BIASES else std(weight_std)
 
 
-def source_of(role: str) -> Source:
-    return "table" if role in TABLE_1 else "derived"
+# What moves a router whose gates sum to one, among experts that start alike, is how their outputs differ from the mean.
+# Its gradient then falls faster with the width than where every gate weighs an output of its own.
+router_eps_of_shares = N**-half / (M * L)
+
+
+def source_of(role: str, column: int) -> Source:
+    """Where a cell is from: the fourth cells of rows that differ from regime to regime are derived."""
+    is_printed = role in TABLE_1 and (column < _PRINTED or len(set(TABLE_1[role].eps)) == 1)
+    return "table" if is_printed else "derived"
 
 
 # -- errata ------------------------------------------------------------------------------------------------------------
 
 
-def corrected_sgd_lr(role: str, lr: Factor, as_printed: bool, column: int) -> tuple[Factor, Source]:
+def corrected_sgd_lr(role: str, lr: Power, as_printed: bool, column: int) -> tuple[Power, Source]:
     """SGD's learning rate in one column of the tables, with the two errata of SGD's rows unless ``as_printed``.
 
     Under the 1/L residual multiplier, gradients inside a block are of order 1/L (the eps rows say so), so SGD needs
     lr x L there. A hidden bias has a gradient of order 1/N, like the gain beside it, so its lr is N.
     """
-    source = source_of(role)
+    source = source_of(role, column)
     if as_printed:
         row = TABLE_1["bias"].sgd
         # The paper prints one row for hidden biases, and so for all schemes.
@@ -272,15 +302,15 @@ class Rule:
     """The cells of one role in one setting.
 
     ``init_std`` is a standard deviation; for gains it is the constant they start at; None means all zeros. ``eps`` is
-    None for SGD. ``shared`` is the fraction of the initial weights that all experts share: 0 for independent experts,
-    1 for tied ones.
+    None for SGD. ``shared`` is the part of an expert's initial output that all experts share: 0 for independent
+    experts, 1 for tied ones, None for as much as the growth asks for.
     """
 
     role: str
     init_std: Factor | None
-    lr: Factor
-    eps: Factor | None
-    shared: float
+    lr: Power
+    eps: Power | None
+    shared: float | None
     source: Source
 
     @property

@@ -76,7 +76,10 @@ OPTIMIZERS = (SGD, ADAM, ADAMW)
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Regime(_Named):
-    """The dimensions that grow together, and the column of the regime's cells in the tables."""
+    """The dimensions that grow together, and the column of the regime's cells in the tables.
+
+    ``ANY`` names no dimensions: its cells hold whatever grows.
+    """
 
     name: str
     grows: frozenset[str]
@@ -101,7 +104,9 @@ class Regime(_Named):
 I = Regime(name="I", grows=frozenset({"N", "N_e"}), column=0)
 II = Regime(name="II", grows=frozenset({"N", "M", "K"}), column=1)
 III = Regime(name="III", grows=frozenset({"N", "N_e", "M", "K"}), column=2)
-REGIMES = (I, II, III)
+ANY = Regime(name="any", grows=frozenset(), column=3)
+REGIMES = (I, II, III)  # the paper's
+GROWTHS = (*REGIMES, ANY)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -129,8 +134,8 @@ class Scheme(_Named):
         return self.regimes == (None,)
 
 
-MSSP = Scheme(name="mssp", title="MSSP", rows=rules.printed("mssp"), stable=REGIMES)
-MUP = Scheme(name="mup", title="μP", rows=rules.printed("mup"), stable=(I,))
+MSSP = Scheme(name="mssp", title="MSSP", rows=rules.printed("mssp"), regimes=GROWTHS, stable=REGIMES)
+MUP = Scheme(name="mup", title="μP", rows=rules.printed("mup"), regimes=GROWTHS, stable=(I,))
 MUP_HEURISTIC = Scheme(name="mup-heuristic", title="μP by shape", rows=rules.by_shape)
 SP = Scheme(name="sp", title="SP", rows=rules.regime_free(rules.one), regimes=(None,), averages=False)
 NTP = Scheme(
@@ -152,7 +157,7 @@ JIANG = Scheme(
 SCHEMES = (MSSP, MUP, MUP_HEURISTIC, SP, NTP, JIANG)
 
 
-SCHEME, REGIME, OPTIMIZER = one_of(lambda: SCHEMES), one_of(lambda: REGIMES), one_of(lambda: OPTIMIZERS)
+SCHEME, REGIME, OPTIMIZER = one_of(lambda: SCHEMES), one_of(lambda: GROWTHS), one_of(lambda: OPTIMIZERS)
 
 
 @takes(
@@ -198,17 +203,32 @@ class Setting:
         """This setting, if its scheme has rules for its regime and its optimizer."""
         scheme, optimizer, regime = self.scheme, self.optimizer, self.regime
         if regime is None and not scheme.regime_free:
-            raise ValueError(f"scheme {scheme.name!r} needs a regime: use one of {', '.join(map(str, REGIMES))}")
+            raise ValueError(f"scheme {scheme.name!r} needs a regime: use one of {', '.join(map(str, GROWTHS))}")
         wrong_regime = not scheme.regime_free and regime not in scheme.regimes
         if wrong_regime or optimizer not in scheme.optimizers:
             for_optimizers = " and ".join(map(str, scheme.optimizers))
-            if scheme.regimes in (REGIMES, (None,)):
+            if (set(scheme.regimes) >= set(REGIMES) and regime is not ANY) or scheme.regime_free:
                 raise ValueError(f"scheme {scheme.name!r} is defined for {for_optimizers} only, not {optimizer}")
             raise ValueError(
                 f"scheme {scheme.name!r} is defined for {for_optimizers} in regime "
                 f"{' and '.join(map(str, scheme.regimes))}, not {optimizer} in {regime}"
             )
+        if not self.has_rates:
+            raise ValueError(
+                f"{optimizer} is not planned for a growth that is none of the paper's regimes: its rates for routers "
+                "and experts were not measured there; use adam or adamw, or say which regime to take"
+            )
         return self
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether its column of the tables has learning rates of all roles: SGD's have none for any growth."""
+        rows = (self.scheme.rows(role).lr(self.optimizer_of(role).row) for role in rules.ROLES)
+        return all(row is not None and self._column < len(row) for row in rows)
+
+    @property
+    def _column(self) -> int:
+        return 0 if self.scheme.regime_free or self.regime is None else self.regime.column
 
     def words(self) -> dict[str, Any]:
         """The words by which flags and files name this setting."""
@@ -223,9 +243,8 @@ class Setting:
     @cache  # noqa: B019 # settings are few, and a search over thousands of plans asks for the same rules
     def rule(self, role: str) -> rules.Rule:
         """The rule of a role: with our corrections, unless ``as_printed``, and with the choice of readout."""
-        rows, optimizer = self.scheme.rows(role), self.optimizer_of(role)
-        column = 0 if self.scheme.regime_free or self.regime is None else self.regime.column
-        lrs, init, source = rows.lr(optimizer.row), rows.init[column], rules.source_of(role)
+        rows, optimizer, column = self.scheme.rows(role), self.optimizer_of(role), self._column
+        lrs, init, source = rows.lr(optimizer.row), rows.init[column], rules.source_of(role, column)
         assert lrs is not None
         assert isinstance(init, rules.Init), "a scheme has one variant of the cells that the paper prints with two"
         lr, std = lrs[column], init.std
@@ -247,13 +266,11 @@ class Setting:
     @property
     def title(self) -> str:
         """As headings have it: ``MSSP · Regime II · SGD``, without the :attr:`details`."""
-        regime = f"Regime {self.regime}" if self.regime is not None else ""
-        return " · ".join(filter(None, (self.scheme.title, regime, self.optimizer.title)))
+        return " · ".join(filter(None, (self.scheme.title, title_of(self.regime), self.optimizer.title)))
 
     @property
     def brief(self) -> str:
-        regime = f"Regime {self.regime}" if self.regime is not None else ""
-        return " · ".join(filter(None, (regime, self.scheme.name, self.optimizer.name)))
+        return " · ".join(filter(None, (title_of(self.regime), self.scheme.name, self.optimizer.name)))
 
     def __str__(self) -> str:
         """For people.
@@ -280,6 +297,13 @@ def rule(
     Power('M¹ᐟ²N_e⁻¹ᐟ²')
     """
     return Setting.of(scheme, regime, optimizer, SCHEMES_OWN, as_printed).checked().rule(role)
+
+
+def title_of(regime: Regime | None) -> str:
+    """As headings have it: ``Regime II``, ``any growth``, or nothing."""
+    if regime is None:
+        return ""
+    return "any growth" if regime is ANY else f"Regime {regime}"
 
 
 def scheme_named(word: str | Scheme) -> Scheme:

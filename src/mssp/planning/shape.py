@@ -41,19 +41,39 @@ class Shape:
     >>> Shape(width=256, expert_width=128, experts=8, active=4, depth=8)
     Shape(N=256, N_e=128, M=8, K=4, L=8, D=1)
 
+    A dense model is the case without experts. It counts as one expert of the model's width:
+
+    >>> Shape(width=256, depth=8)
+    Shape(N=256, N_e=256, M=1, K=1, L=8, D=1)
+
     ``inputs`` may be left out: it is then 1, or, in a base, what the target has.
     """
 
     width: int
-    expert_width: int
-    experts: int
-    active: int
-    depth: int
+    expert_width: int = 0
+    experts: int = 0
+    active: int = 0
+    depth: int = 0
     inputs: int | None = None
 
     def __post_init__(self) -> None:
+        sizes_of_experts = ("expert_width", "experts", "active")
+        if not any(getattr(self, name) for name in sizes_of_experts):
+            for name, size in zip(sizes_of_experts, (self.width, 1, 1), strict=True):
+                object.__setattr__(self, name, size)
+        for name in (*sizes_of_experts, "depth"):
+            if not getattr(self, name):
+                raise ValueError(
+                    f"{name} is missing: all of width, expert_width, experts, active and depth are needed, of a dense "
+                    "model width and depth"
+                )
         if self.active > self.experts:
             raise ValueError(f"active must be at most experts: a token cannot use {self.active} of {self.experts}")
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether there is nothing to route: a dense model, or a single expert that sees every token."""
+        return self.experts == 1
 
     @property
     def dims(self) -> Mapping[str, float]:

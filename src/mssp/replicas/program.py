@@ -179,7 +179,7 @@ def initial_weights(
     sharing: dict[tuple[int, float], list[int]] = {}  # replicas that share their random numbers
     for index, (replica, planned) in enumerate(zip(replicas, values, strict=True)):
         if not planned.zero:
-            sharing.setdefault((replica.seed, planned.shared), []).append(index)
+            sharing.setdefault((replica.seed, planned.shared_weights), []).append(index)
     for (seed, _), members in sharing.items():
         unit = replace(values[members[0]], init_std=1.0)
         normals = draw(shape, all_entries, info, unit, seed, torch.float32).to(device)

@@ -8,7 +8,7 @@ EXPERTS = WIDTH = EXPERT_WIDTH = 8
 GROW: tuple[int, ...] = (8,)
 SEED = 0
 AGGREGATION = AGGREGATION_OF_SUMMING_GATES = RESIDUAL = SHARED = ROUTED_BESIDE_SHARED = 1.0
-HEAD_NORMS = ZERO_ROUTER = False
+HEAD_NORMS = GATES_SUM_TO_ONE = False
 # Of each parameter: pattern, way to start, standard deviation, shape, axis of the input side.
 STARTS: list[tuple[str, str, float, tuple[int | str | None, ...], int | None]] = []
 # What the host's optimizer takes for each group.

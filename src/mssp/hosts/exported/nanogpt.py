@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 
 import torch
 
-from mssp.hosts.exported.constants import AGGREGATION, AGGREGATION_OF_SUMMING_GATES, GROUPS, RESIDUAL, ZERO_ROUTER
+from mssp.hosts.exported.constants import AGGREGATION, AGGREGATION_OF_SUMMING_GATES, GROUPS, RESIDUAL
 from mssp.hosts.exported.starts import _clean, _draw, _start
 
 
@@ -30,10 +30,8 @@ def set_lr(optimizer, lr):
 
 
 @torch.no_grad()
-def initialize(model, random_routing=False):
-    """Give every parameter its initial value, in place; ``random_routing`` says that the router adds noise."""
-    if ZERO_ROUTER and not random_routing:
-        raise ValueError("routers start at zero and choose some of the experts: add noise and pass random_routing=True")
+def initialize(model):
+    """Give every parameter its initial value, in place."""
     names = [_clean(name) for name, _ in model.named_parameters(remove_duplicate=False)]
     if len(names) > len(list(model.parameters())):
         raise ValueError("two names for one parameter: embedding and readout are planned apart, untie lm_head.weight")

@@ -15,8 +15,8 @@ from olmo_core.optim import OptimGroupOverride
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mssp.hosts.exported.constants import (
-    AGGREGATION, AGGREGATION_OF_SUMMING_GATES, EXPERT_WIDTH, EXPERTS, GROUP_OVERRIDES, HEAD_NORMS, RESIDUAL,
-    ROUTED_BESIDE_SHARED, SHARED, STARTS, WIDTH,
+    AGGREGATION, AGGREGATION_OF_SUMMING_GATES, EXPERT_WIDTH, EXPERTS, GATES_SUM_TO_ONE, GROUP_OVERRIDES, HEAD_NORMS,
+    RESIDUAL, ROUTED_BESIDE_SHARED, SHARED, STARTS, WIDTH,
 )
 from mssp.hosts.exported.starts import _clean, _draw, _start
 
@@ -97,9 +97,9 @@ def install_multipliers(model):
             raise ValueError(f"blocks.{name}: gates normalised by their {norm}-norm do not sum to one: use 1.0 or None")
         sums_to_one = norm == 1.0 or str(router.gating_function) != "sigmoid"
         factor = AGGREGATION_OF_SUMMING_GATES if sums_to_one else AGGREGATION
-        if sums_to_one and any(line[1] == "tied" for line in STARTS):
-            warnings.warn(f"blocks.{name}: experts start equal, and gates that sum to one give the router no gradient "
-                          "until they differ: use sigmoid gates", stacklevel=2)
+        if sums_to_one and not GATES_SUM_TO_ONE and any(line[1] == "tied" for line in STARTS):
+            warnings.warn(f"blocks.{name}: experts start equal, and under gates that sum to one the router's gradient "
+                          "is how they differ: plan with gates_sum_to_one=True", stacklevel=2)
         if shared is not None:
             factor *= ROUTED_BESIDE_SHARED
             handles.append(shared.register_forward_hook(lambda module, inputs, output: SHARED * output))

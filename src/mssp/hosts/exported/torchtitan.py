@@ -17,7 +17,7 @@ from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfi
 from torchtitan.models.common.moe import MoE
 
 from mssp.hosts.exported.constants import (
-    AGGREGATION, AGGREGATION_OF_SUMMING_GATES, EXPERTS, PARAM_GROUPS, RESIDUAL, STARTS,
+    AGGREGATION, AGGREGATION_OF_SUMMING_GATES, EXPERTS, GATES_SUM_TO_ONE, PARAM_GROUPS, RESIDUAL, STARTS,
 )
 from mssp.hosts.exported.starts import _draw, _start
 
@@ -60,9 +60,9 @@ def plan_model(model):
         if isinstance(module, MoE):
             sums_to_one = module.router.score_func == "softmax" or module.router.route_norm
             module.router.route_scale *= AGGREGATION_OF_SUMMING_GATES if sums_to_one else AGGREGATION
-            if sums_to_one and any(way == "tied" for way, _ in starts.values()):
-                warnings.warn(f"{path}: experts start equal, and gates that sum to one give the router no gradient "
-                              "until they differ: use score_func='sigmoid' and route_norm=False", stacklevel=2)
+            if sums_to_one and not GATES_SUM_TO_ONE and any(way == "tied" for way, _ in starts.values()):
+                warnings.warn(f"{path}: experts start equal, and under gates that sum to one the router's gradient is "
+                              "how they differ: plan with gates_sum_to_one=True", stacklevel=2)
         if RESIDUAL != 1.0 and re.search(r"layers\.\d+\.(attention|feed_forward|moe)$", path):
             module.register_forward_hook(lambda module, inputs, output: RESIDUAL * output)
 
