@@ -351,13 +351,28 @@ def test_stacks_whose_sizes_do_not_tell_their_axes_are_marked(w_in: tuple[int, .
 
 
 def test_square_experts_are_marked() -> None:
-    certain = {pattern: certain for pattern, (_, certain) in of_mlp(ListMoE(hidden=N)).items()}
-    assert certain == {
-        "experts.{expert}.w1.weight": False,
-        "experts.{expert}.w2.weight": False,
-        "experts.{expert}.w3.weight": False,
-        "gate.weight": True,
+    assert of_mlp(ListMoE(hidden=N)) == {
+        "experts.{expert}.w1.weight": (linear("expert_in"), False),
+        "experts.{expert}.w2.weight": (linear("expert_out"), False),
+        "experts.{expert}.w3.weight": (linear("expert_in"), False),
+        "gate.weight": (linear("router"), True),
     }
+
+
+def test_stacks_without_a_router_of_their_number_are_marked() -> None:
+    moe = nn.ModuleDict({"experts": StackedMoE((M, F, N), (M, N, F)), "router": nn.Linear(N, M + 1, bias=False)})
+    del moe["experts"].router
+    assert {pattern: certain for pattern, (_, certain) in of_mlp(moe).items()} == {
+        "experts.w_in": False,
+        "experts.w_out": False,
+        "router.weight": False,
+    }
+
+
+def test_shared_experts_are_hidden() -> None:
+    moe = ListMoE()
+    moe.shared_experts = nn.ModuleList(Expert() for _ in range(2))
+    assert of_mlp(moe)["shared_experts.*.*.weight"] == (linear("hidden"), True)
 
 
 @pytest.mark.parametrize("mlp", [ListMoE(outputs=M + 1), ListMoE(router="scores")])
@@ -453,6 +468,22 @@ def test_matrices_outside_of_blocks() -> None:
     assert entry_of(model, "ln_f.weight") == ("final_norm", True)
     assert entry_of(model, "middle.weight")[1] is False
     assert entry_of(Model(GatedDense(), second=nn.Linear(N, 3)), "second.bias")[0] is None
+
+
+def test_layers_that_are_no_blocks_of_a_residual_stream_are_marked() -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            sides = ((7, N), (N, N), (N, N))
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(*each, bias=False), nn.ReLU()) for each in sides)
+            self.head = nn.Linear(N, 3, bias=False)
+
+    assert entry_of(Plain(), "layers.0.*.weight") == (linear("hidden"), False)
+
+
+def test_lines_to_decide_stand_for_one_parameter_of_each_block() -> None:
+    odd = nn.ModuleDict({name: nn.ParameterDict({"w": torch.randn(N, F)}) for name in ("a", "b")})
+    assert list(of_mlp(odd)) == ["a.w", "b.w"]
 
 
 def test_without_blocks_nothing_is_certain() -> None:
