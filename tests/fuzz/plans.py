@@ -13,7 +13,7 @@ from typing import Any
 
 import mssp
 from mssp.ladders.mlp import family
-from mssp.planning.plan_file import _LATER_SETTINGS, _SETTINGS, VERSION
+from mssp.planning.plan_file import _LATER_SETTINGS, _SETTINGS
 from mssp.planning.recipe import without_plan_warnings
 from tests.fuzz.arrays import write_sound
 from tests.fuzz.cases import Case, Kind, Outcome
@@ -50,7 +50,7 @@ def _resealed(_: Random, document: Any) -> Any:
 
 def _hash(document: Mapping[str, Any]) -> str:
     names = (*_SETTINGS, *(name for name in _LATER_SETTINGS if name in document))
-    canonical = json.dumps({**{name: document.get(name) for name in names}, "version": VERSION}, sort_keys=True)
+    canonical = json.dumps({**{name: document.get(name) for name in names}, "version": document.get("version")}, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
