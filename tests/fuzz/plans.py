@@ -50,7 +50,7 @@ def _resealed(_: Random, document: Any) -> Any:
 
 def _hash(document: Mapping[str, Any]) -> str:
     names = (*_SETTINGS, *(name for name in _LATER_SETTINGS if name in document))
-    canonical = json.dumps({**{name: document.get(name) for name in names}, "version": document.get("version")}, sort_keys=True)
+    canonical = json.dumps({name: document.get(name) for name in (*names, "version")}, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
