@@ -106,9 +106,26 @@ def test_the_snippets_about_hugging_face_run() -> None:
     assert names["optimizer"].param_groups[0]["lr_scale"] > 0
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/own-model.md"])
+def test_the_probe_shown_runs(page: str) -> None:
+    [code] = [code for code in snippets((ROOT / page).read_text(encoding="utf-8"), "python") if "probe=" in code]
+    base, target = (mssp.Shape(n, n // 2, n // 8, n // 16, depth) for n, depth in ((32, 1), (64, 2)))
+    plan = mssp.plan(target, base, lr=4e-3)
+    model = Transformer(plan)
+    optimizer = torch.optim.AdamW(mssp.param_groups(model, plan, CLAIMS))
+    names: dict[str, Any] = {"mssp": mssp, "model": model, "optimizer": optimizer, "plan": plan, "claims": CLAIMS}
+    names |= {"tokens": torch.arange(8).view(1, 8), "build": Transformer}
+    exec(code, names)
+    vars(model.blocks[0])["residual"] = 1.0
+    with pytest.raises(ValueError, match=r"blocks\.0\.moe: its output reaches the stream times 1, .* it is missing"):
+        exec(code, names)
+
+
 def test_the_snippets_about_one_s_own_model_run() -> None:
     """What was tuned, modules that describe themselves, and schedules, as shown. The draft has a test of its own."""
-    tuned, _, described, cosine, loop = snippets((ROOT / "docs" / "own-model.md").read_text(encoding="utf-8"), "python")
+    tuned, _, described, _, cosine, loop = snippets(
+        (ROOT / "docs" / "own-model.md").read_text(encoding="utf-8"), "python"
+    )
     names: dict[str, Any] = {
         "mssp": mssp, "torch": torch, "nn": torch.nn, "math": math, "steps": 10, "step": 3, "factor": lambda step: 0.5,
         "base": mssp.Shape(width=32, experts=8, active=8, expert_width=16, depth=2),
@@ -130,7 +147,7 @@ def test_the_snippets_about_one_s_own_model_run() -> None:
 
 
 def test_the_layer_shown_runs() -> None:
-    code = snippets(README, "python")[3]
+    code = snippets(README, "python")[4]
     names: dict[str, Any] = {"x": torch.randn(3, 2048)}
     exec(code.replace("experts=256", "experts=16"), names)
     assert names["y"].shape == (3, 2048)

@@ -32,7 +32,7 @@ PUBLIC = {
     "suggest_claims",
     "mssp.hosts": "HOSTS SIDES Sizes export",
     "mssp.ladders": "Ladder Ladders MLPLadder Tuned family multipliers_for",
-    "mssp.measure": "ModuleProbe Monitor monitor",
+    "mssp.measure": "ModuleProbe Monitor monitor verify",
     "mssp.nn": "ExpertWeights Experts GPT GPTConfig GPTOutput MLPConfig MLPMoE MoE Router RouterStatistics Routing "
     "apply_experts route",
     "mssp.planning": "Optimizer ParamInfo Plan PlanWarning Power Recipe Regime Rule Scheme Setting Shape Values plan "

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from mssp.apply.description import describe
     from mssp.apply.groups import check_schedule, param_groups, scale_gradients
     from mssp.apply.initial_weights import initialize
-    from mssp.apply.verification import verify
     from mssp.coordcheck.module_runs import check
     from mssp.hf.suggestions import suggest_claims
+    from mssp.measure.forward import verify
     from mssp.measure.monitoring import monitor
     from mssp.planning.parameter import ParamInfo
     from mssp.planning.plans import Plan, plan
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_environment": ("__version__",),
-    "apply": ("check_schedule", "describe", "initialize", "param_groups", "scale_gradients", "verify"),
+    "apply": ("check_schedule", "describe", "initialize", "param_groups", "scale_gradients"),
     "coordcheck": ("check",),
     "hf": ("suggest_claims",),
-    "measure": ("monitor",),
+    "measure": ("monitor", "verify"),
     "planning": ("ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "plan", "rule"),
 }
 __all__ = [

@@ -97,7 +97,7 @@ def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[tuple[nn
     for moe, kind in gates.items():
         for module in moe.summed_modules:
             yield module, AGGREGATION if kind == SIGMOID else TUNED_AGGREGATION
-    for block in _blocks(model):
+    for block in blocks_of(model):
         writers = stream_writers(block)
         for writer in writers or (block,):
             yield writer, RESIDUAL if writers else UNKNOWN_RESIDUAL
@@ -137,7 +137,8 @@ UNKNOWN_RESIDUAL = PlannedFactor("residual", _unknown_residual)
 LOGITS = PlannedFactor("tied readout", partial(_relative, "tied_readout"))
 
 
-def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+def blocks_of(model: nn.Module) -> Iterator[nn.Module]:
+    """The blocks of a model, in order."""
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and path.rpartition(".")[2] in vocabulary.names().blocks:
             yield from module

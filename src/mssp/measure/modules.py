@@ -295,14 +295,18 @@ def check_unsharded(described: Described) -> None:
             raise ValueError(f"{info.name} is sharded, and a probe reads whole parameters: probe a model without FSDP")
 
 
+def output_of(model: nn.Module, batch: Any) -> Any:
+    """What a model returns for a batch: a tuple is its arguments, a mapping its keyword arguments."""
+    if isinstance(batch, Call):
+        return model(*batch.args, **batch.kwargs)
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple) else model(batch)
+
+
 def own_loss(model: nn.Module, batch: Any) -> Tensor | None:
     """The ``loss`` of a model's output on a batch, as our GPT and Hugging Face's models have it; None without one."""
-    if isinstance(batch, Call):
-        output = model(*batch.args, **batch.kwargs)
-    elif isinstance(batch, Mapping):
-        output = model(**batch)
-    else:
-        output = model(*batch) if isinstance(batch, tuple) else model(batch)
+    output = output_of(model, batch)
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     return loss if isinstance(loss, Tensor) else None
 

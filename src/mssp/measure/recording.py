@@ -89,6 +89,14 @@ def main_output(output: Any) -> Tensor:
     return y
 
 
+def with_first(output: Any, first: Tensor) -> Any:
+    """What a module returned, with another tensor in the first place."""
+    if isinstance(output, Tensor):
+        return first
+    parts = (first, *output[1:])
+    return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+
+
 def wide_copy(x: Tensor) -> Tensor:
     """A copy without gradients, in float32 or wider where it holds numbers."""
     return x.detach().to(torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else x.dtype, copy=True)
