@@ -14,6 +14,8 @@ import mssp
 from mssp import Plan, Shape
 from mssp.coordcheck.result import Check
 from mssp.nn import GPT, GPTConfig
+from tests.measure import hand_written
+from tests.measure.hand_written import STYLES, Factors, built
 
 VOCABULARY, CONTEXT, BATCH, STEPS = 32, 12, 8, 4
 
@@ -262,3 +264,51 @@ def test_shapes_that_grow_as_another_regime_does() -> None:
 def test_batches_from_a_loader() -> None:
     check = mssp.check(build, shapes(widths=(16, 32)), iter(BATCHES[:2]), planned(), seeds=1)  # type: ignore[arg-type]
     assert check.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("factors", "says"),
+    [
+        (
+            Factors(aggregation=0, relative=False),
+            "blocks.0.moe and 1 more: what one of its experts puts out counts 1 times as much in the sum as at "
+            "width 32, and the plan's aggregation factor is 0.25 times what it is at width 32: it is missing",
+        ),
+        (
+            Factors(aggregation=2, relative=False),
+            "blocks.0.moe and 1 more: what one of its experts puts out counts 0.0625 times as much in the sum as at "
+            "width 32, and the plan's aggregation factor is 0.25 times what it is at width 32: it is there twice",
+        ),
+        (Factors(relative=False), ""),
+    ],
+)
+def test_an_aggregation_factor_in_a_model_of_ones_own(factors: Factors, says: str) -> None:
+    check = own_model_checked([Shape(n, n // 4, n // 8, n // 16, 2) for n in (32, 64, 128)], "III", factors)
+    assert [cause.text for cause in check.causes if cause.setting == "forward"] == ([says] if says else [])
+    assert check.passed is not bool(says)
+    assert "look at the forward pass" not in str(check)
+    assert Check.from_json(check.json()).causes == check.causes
+
+
+@pytest.mark.parametrize(("power", "how"), [(0, "missing"), (2, "there twice"), (1, "")])
+def test_a_residual_factor_in_a_model_of_ones_own(power: int, how: str) -> None:
+    deep = [Shape(32, 8, 4, 2, depth) for depth in (1, 2, 4)]
+    check = own_model_checked(deep, "II", Factors(residual=power, relative=False))
+    expected = [
+        f"{name} and 3 more: its output reaches the stream times {0.25**power:.4g}, at depth 1 times 1, and the plan's "
+        f"residual factor is 0.25 times what it is at depth 1: it is {how}"
+        for name in ("blocks.0.attention.out", "blocks.0.moe")
+    ]
+    assert [cause.text for cause in check.causes if cause.setting == "forward"] == (expected if how else [])
+    assert check.passed is not bool(how)
+
+
+def own_model_checked(sizes: list[Shape], regime: str, factors: Factors) -> Check:
+    plan = mssp.plan(sizes[0], regime=regime, lr=3e-3)
+
+    def build(shape: Shape) -> nn.Module:
+        return built("stacked", plan.extend(shape), factors)
+
+    tokens = hand_written.TOKENS
+    batches = [(tokens, tokens.roll(1, -1))] * 4
+    return mssp.check(build, sizes, batches, plan, seeds=2, claims=STYLES["stacked"][1])

@@ -118,7 +118,7 @@ def test_wrong_bases() -> None:
     plan, claims = plan_of(), STYLES["listed"][1]
     model = built("listed", plan)
     for factors, says in (
-        (Factors(depth=1), "base: 3 blocks add to the residual stream, and the plan's base has 2"),
+        (Factors(depth=1), "base: 3 blocks add to the residual stream, and the plan has 2 there"),
         (Factors(active=-1), r"base: blocks\.0\.moe and 1 more: a token's output depends on 1 experts, .* says 2"),
     ):
         with pytest.raises(ValueError, match=says):

@@ -23,6 +23,8 @@ from mssp.measure.quantities import (
     WEIGHTS,
 )
 
+FORWARD, _DIVERGENCE = "forward", "divergence"
+_IN_FORWARD_PASS = "the cause was found in the forward pass"  # by a sentence that is too long for every quantity
 # Kinds of quantities of the whole sum over experts: a cause without a role explains them first.
 _SUM_KINDS = (EXPERT_DISTANCE, AGGREGATION, AGGREGATE, FEATURE_CHANGE)
 
@@ -33,7 +35,7 @@ class Cause:
 
     Args:
         setting: ``weights`` (initial), ``rate`` (learning rate), ``eps``, ``aggregation``, ``experts`` (tied or not),
-            or ``divergence``.
+            ``forward`` (a factor of the forward pass, or a size, as measured there), or ``divergence``.
         role: the role that has the setting; empty for the aggregation factor and for all experts together.
         text: what the setting does and what it should do.
     """
@@ -56,13 +58,25 @@ def causes(quantities: Mapping[str, Judged], symbol: str) -> list[Cause]:
     return accused
 
 
+def with_factors(accused: Sequence[Cause], wrong: Sequence[str]) -> list[Cause]:
+    """The causes with what is wrong in the forward pass, which was measured there and comes first.
+
+    An aggregation factor that is accused already is not accused again.
+    """
+    if any(cause.setting == AGGREGATION.family for cause in accused):
+        return list(accused)
+    found = [Cause(FORWARD, "", text) for text in wrong]
+    diverged = [cause for cause in accused if cause.setting == _DIVERGENCE]
+    return [*diverged, *found, *(cause for cause in accused if cause not in diverged)]
+
+
 def divergence(size: int, step: int, axis: str) -> Cause:
     """The single cause of all misses of a model that diverged."""
     if not step:
         text = f"something is not finite at {axis} {size} before any update: look at the data and the initial loss"
     else:
         text = f"training diverged at {axis} {size} after {step} update{'s'[: step > 1]}: lower the learning rate"
-    return Cause("divergence", "", text)
+    return Cause(_DIVERGENCE, "", text)
 
 
 def with_reasons(quantities: Mapping[str, Judged], accused: Sequence[Cause], symbol: str) -> dict[str, Judged]:
@@ -101,7 +115,7 @@ def _reason(quantity: Judged, accused: Sequence[Cause], symbol: str) -> str:
         return f"{statement}: every setting that was judged follows its rule, so look at the forward pass and the loss"
     role = "" if quantity.name.kind in _SUM_KINDS else quantity.name.of or None
     cause = next((cause for cause in accused if cause.role == role), accused[0])
-    return f"{statement}: {cause.text}"
+    return f"{statement}: {_IN_FORWARD_PASS if cause.setting == FORWARD else cause.text}"
 
 
 def _text(quantity: Judged, symbol: str) -> str:

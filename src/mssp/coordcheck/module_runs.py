@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from mssp.apply.groups import optimizer_for
 from mssp.apply.initial_weights import initialize as initialize_by_plan
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.series import Numbers, Series
+from mssp.measure.forward import adapted, wrong_factors
 from mssp.measure.magnitudes import Pool, rms
 from mssp.measure.modules import Described, Entries, ModuleProbe, own_loss
 from mssp.measure.moe_layers import moe_layers
@@ -121,7 +123,24 @@ def check(
     gradient = series.values.get(GRADIENT("embedding"))
     bypassed = plans[smallest].roles["readout"].zero and gradient is not None and bool(gradient[:, 0].any())
     equal_shares = any(layer.sums_to_one for layer in moe_layers(model))
-    return Check.of(series, Theory(plans, own_sides=own_sides, bypassed=bypassed, equal_shares=equal_shares))
+    theory = Theory(plans, own_sides=own_sides, bypassed=bypassed, equal_shares=equal_shares)
+
+    def of_forward_pass() -> list[str]:
+        ends = max(sizes), smallest
+        if adapted(model):  # its factors are hooks, which its own verification measures
+            return []
+        measured_loss = loss or cross_entropy
+
+        def run(model: nn.Module) -> Tensor:
+            return measured_loss(model, batches[0])
+
+        models = tuple(build(sizes[size]).to(device) for size in ends)
+        where = f"at {'depth' if theory.depth else 'width'} {smallest}"
+        with contextlib.suppress(ValueError):  # a model that a probe cannot measure
+            return wrong_factors((models[0], models[1]), (plans[ends[0]], plans[ends[1]]), claims, run, where)
+        return []
+
+    return Check.of(series, theory, of_forward_pass)
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:

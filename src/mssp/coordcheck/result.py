@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from mssp._constraints import shown
 from mssp._estimates import Estimate, finite
 from mssp._forms import Form
-from mssp.coordcheck.causes import Cause, causes, divergence, with_reasons
+from mssp.coordcheck.causes import FORWARD, Cause, causes, divergence, with_factors, with_reasons
 from mssp.coordcheck.judgement import TOLERANCE, WIDEST_CI, Judged, judged_quantities
 from mssp.coordcheck.series import Series, slopes
 from mssp.coordcheck.text import lines
@@ -45,12 +45,15 @@ class Check:
     loss: Mapping[int, tuple[float, ...]]
 
     @classmethod
-    def of(cls, series: Series, theory: Theory) -> Check:
+    def of(cls, series: Series, theory: Theory, forward_pass: Callable[[], Sequence[str]] = list) -> Check:
+        """The outcome of measured series. ``forward_pass`` measures what is wrong there, and is asked if one is off."""
         axis = "depth" if theory.depth else "width"
         symbol = _SYMBOLS[axis]
         quantities = judged_quantities(series, theory)
         diverged = series.diverged()
         accused = causes(quantities, symbol) if diverged is None else [divergence(*diverged, axis)]
+        if any(quantity.verdict == "off" for quantity in quantities.values()):
+            accused = with_factors(accused, forward_pass())
         losses = zip(series.sizes, series.values.get(LOSS(), ()), strict=False)
         return cls(
             replace(theory.plan.setting, as_printed=False),
@@ -298,10 +301,10 @@ def _refuse_verdict(check: Check, place: str, quantity: Judged) -> None:
 
 def _refuse_causes(check: Check) -> None:
     """A ValueError names a cause of which no quantity tells, or one that is missing."""
-    accused = {(cause.setting, cause.role) for cause in check.causes}
+    accused = {(cause.setting, cause.role) for cause in check.causes if cause.setting != FORWARD}  # of which none tells
     if (_ACCUSED_OF_ALL, "") in accused:
         numbers = [*check.loss.values(), *(row for each in check.quantities.values() for row in each.values.values())]
-        if len(check.causes) > 1 or all(math.isfinite(number) for row in numbers for number in row):
+        if len(accused) > 1 or all(math.isfinite(number) for row in numbers for number in row):
             raise FORM.corrupt("causes name a divergence, beside other causes or where all numbers are finite")
         return
     off = {(cause.setting, cause.role) for cause in causes(check.quantities, check.symbol)}

@@ -32,7 +32,7 @@ from mssp.hf import experts
 from mssp.hf.factors import FACTOR_ATTRIBUTE, blocks_of, factors_for, scaled_output
 from mssp.measure.modules import output_of
 from mssp.measure.recording import main_output, undisturbed, with_first
-from mssp.measure.responses import MoEResponse, Responses, family, responses
+from mssp.measure.responses import MoEResponse, Responses, Run, family, responses
 from mssp.nn.gpt import GPT
 from mssp.nn.mlp import MLPMoE
 from mssp.planning.plans import Plan
@@ -86,7 +86,7 @@ def verify(
             raise ValueError("base is what a probe compares with: pass a batch as probe too")
         return
     model = unwrapped(model)
-    if any(FACTOR_ATTRIBUTE in vars(module) for module in model.modules()):
+    if adapted(model):
         complaints = list(_of_hooks(model, plan, probe))
         note = "" if base is None else "base is not needed: what mssp.hf.adapt attached is measured in the model"
     else:
@@ -113,6 +113,19 @@ def _of_responses(
         why = unclear or "nothing is added to a residual stream, and there is no MoE layer"
         raise ValueError(f"the probe measured nothing: {why}")
     return comparison.complaints(), f"the probe could not measure everything: {unclear}" if unclear else ""
+
+
+def wrong_factors(
+    models: tuple[nn.Module, nn.Module], plans: tuple[Plan, Plan], claims: Claims | None, run: Run, where: str
+) -> list[str]:
+    """What is wrong in the forward pass of the first model, which is larger than the second one.
+
+    ``run`` calls a model on a batch, and ``where`` says of the second one where it stands: ``at width 64``.
+    """
+    larger, smaller = (
+        responses(unwrapped(model), described_parameters(unwrapped(model), claims), run) for model in models
+    )
+    return _Comparison(*plans, larger, smaller, with_base=True, where=where).complaints()
 
 
 def _at_base(plan: Plan) -> Plan:
@@ -169,6 +182,7 @@ class _Comparison:
     target: Responses
     reference: Responses
     with_base: bool
+    where: str = "at the base"
 
     def complaints(self) -> list[str]:
         return [*self._of_sizes(), *self._of_writers(), *self._of_moes()]
@@ -193,7 +207,7 @@ class _Comparison:
         found, found_there = next((each for each in counts if each[1] == planned_there.depth), seen)
         asked = planned_there.depth
         if found_there != asked:
-            yield f"base: {found_there} blocks add to the residual stream, and the plan's base has {asked}"
+            yield f"base: {found_there} blocks add to the residual stream, and the plan has {asked} there"
         elif found != planned.depth:
             yield f"{found} blocks add to the residual stream, and the plan's target has {planned.depth}"
         for whose, moes, active in (
@@ -267,7 +281,7 @@ class _Comparison:
 
     @property
     def _there(self) -> str:
-        return "at the base" if self.with_base else "without any factor"
+        return self.where if self.with_base else "without any factor"
 
     def _planned(self, which: _Which) -> float:
         """The planned factor over that of the reference."""
@@ -275,6 +289,8 @@ class _Comparison:
         return self.plan.multiplier(which) / there
 
     def _named(self, which: _Which) -> str:
+        if self.with_base and self.reference_plan.target != self.plan.base:
+            return f"the plan's {which} factor is {self._planned(which):.4g} times what it is {self.where}"
         arguments = f"'{which}', relative=True" if self.with_base else f"'{which}'"
         return f"the plan's {which} factor is {self._planned(which):.4g} (plan.multiplier({arguments}))"
 
@@ -283,7 +299,7 @@ class _Comparison:
         planned = self._planned("residual")
         if _same(factor / there, planned):
             return ""
-        at_base = f", at the base times {there:.4g}" if self.with_base else ""
+        at_base = f", {self.where} times {there:.4g}" if self.with_base else ""
         how = _how_it_is_off(factor / there, planned, self._absolute["residual"])
         return f"its output reaches the stream times {factor:.4g}{at_base}, and {self._named('residual')}: it is {how}"
 
@@ -350,6 +366,11 @@ def _together(texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 # -- what hooks do -----------------------------------------------------------------------------------------------------
+
+
+def adapted(model: nn.Module) -> bool:
+    """Whether ``mssp.hf.adapt`` prepared a model, whose factors are hooks."""
+    return any(FACTOR_ATTRIBUTE in vars(module) for module in model.modules())
 
 
 def _of_hooks(model: nn.Module, plan: Plan, probe: Any) -> Iterator[str]:
