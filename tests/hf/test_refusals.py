@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM, JambaConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, GraniteConfig, JambaConfig
 
 import mssp
 import mssp.hf
@@ -77,14 +77,22 @@ def test_a_bias_of_the_readout() -> None:
         mssp.hf.adapt(model)
 
 
-def test_models_without_experts() -> None:
-    config = LlamaConfig(
+def test_models_without_experts_of_families_that_are_not_known_to_be_dense() -> None:
+    config = GraniteConfig(
         vocab_size=128, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2,
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config)
-    with refused(model, "LlamaForCausalLM (model_type 'llama') has no experts"):
+    families = "gemma3_text, llama, mistral, olmo2, qwen2, qwen3"
+    message = (
+        "GraniteForCausalLM (model_type 'granite') has no experts, and its family is none that is known to be dense"
+    )
+    with refused(model, f"{message}: {families}"):
         mssp.hf.adapt(model)
+    with pytest.raises(
+        ValueError, match=re.escape(f"moe_num_experts, or a family that is known to be dense ({families})")
+    ):
+        mssp.hf.plan(config, config, lr=1e-3)
 
 
 def test_models_that_are_not_of_transformers() -> None:

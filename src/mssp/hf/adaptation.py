@@ -1,4 +1,4 @@
-"""``adapt`` makes a Mixture-of-Experts model of Hugging Face ``transformers`` describe itself to ``mssp``.
+"""``adapt`` makes a model of Hugging Face ``transformers`` describe itself to ``mssp``.
 
     mssp.hf.adapt(model, base=small_config)      # base: the small model that was tuned
     mssp.initialize(model, plan)
@@ -26,7 +26,7 @@ from mssp.hf.meta import STORED, config_of
 from mssp.hf.parameters import infos_of, title_of
 from mssp.hf.probing import GATE_KINDS
 from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, QUANTISED
-from mssp.planning.configs import QUANTIZATION, entries_of, family_of, loaded
+from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, entries_of, family_of, is_dense, loaded
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan
 from mssp.planning.shape import Shape
@@ -38,7 +38,7 @@ _GATES = "gate_kind"
 
 @takes(model=a_module, base=optional(a_config), plan=optional(a_plan), gate=optional(one_of(GATE_KINDS)))
 def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate: str | None = None) -> None:
-    """Make a Hugging Face MoE describe its parameters, their sides at the base and its factors to ``mssp``.
+    """Make a Hugging Face model describe its parameters, their sides at the base and its factors to ``mssp``.
 
     Args:
         model: a model of ``transformers`` with a language model's head, on any device (meta too), compiled or not.
@@ -51,8 +51,9 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
             a model makes gates cannot be found out.
 
     The model's code does not change, and nothing is attached to a parameter. Forward hooks multiply the outputs of
-    experts (by the aggregation factor, where gates are sigmoids), of modules that write to the residual stream, and of
-    a readout that is tied to the embedding. :func:`release` removes everything that ``adapt`` added.
+    experts (by the aggregation factor, where gates are sigmoids), of modules that write to the residual stream, of a
+    readout that is tied to the embedding, and of an embedding that the model multiplies by the root of its width.
+    :func:`release` removes everything that ``adapt`` added.
     """
     model = unwrapped(model)
     _refuse_what_is_not_trained_from_scratch(model)
@@ -98,8 +99,11 @@ def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
                 f"out: say gate, one of {', '.join(GATE_KINDS)}"
             )
         gates[layer] = gate
-    if not gates:
-        raise ValueError(f"{title_of(model)} has no experts: this is for Mixture-of-Experts models")
+    if not gates and not is_dense(model.config):
+        raise ValueError(
+            f"{title_of(model)} has no experts, and its family is none that is known to be dense: "
+            f"{', '.join(DENSE_FAMILIES)}"
+        )
     return gates
 
 

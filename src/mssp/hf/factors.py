@@ -1,8 +1,8 @@
 """Factors of the forward pass in Hugging Face models: which outputs are multiplied, and the hook that does it.
 
-A plan has factors on the sum over experts, on what is added to the residual stream, and on the logits of a tied
-readout, which is the embedding used again. They are relative to the base, the small model that was tuned: what an
-output is multiplied by there counts as 1.
+A plan has factors on the sum over experts, on what is added to the residual stream, on the logits of a tied readout,
+which is the embedding used again, and on embeddings that a model multiplies by the root of its width. They are relative
+to the base, the small model that was tuned: what an output is multiplied by there counts as 1.
 
 A factor is a plain number on the module, and the hook a plain function that reads it. So both are copied with the
 module, compiled with it and kept by FSDP, and can be removed with :func:`detach`. A model that ``from_pretrained``
@@ -103,6 +103,23 @@ def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[tuple[nn
             yield writer, RESIDUAL if writers else UNKNOWN_RESIDUAL
     if is_tied(model):
         yield model.get_output_embeddings(), LOGITS  # type: ignore[operator]
+    if scales_embeddings(model):
+        yield model.get_input_embeddings(), EMBEDDINGS  # type: ignore[operator]
+
+
+def scales_embeddings(model: nn.Module) -> bool:
+    """Whether the model multiplies embeddings by the root of its width; any other number than that is refused."""
+    embedding = model.get_input_embeddings()  # type: ignore[operator]
+    width: int = embedding.weight.shape[1]
+    scale = getattr(embedding, vocabulary.EMBEDDING_SCALE, _NEUTRAL)
+    if getattr(model.config, vocabulary.EMBEDDING_SCALE_FLAG, False):
+        return True
+    if scale not in (_NEUTRAL, width**0.5):
+        raise ValueError(
+            f"{type(model).__name__} multiplies embeddings by {scale:.6g}, which is not the root of its width "
+            f"{width}: how that grows is not known"
+        )
+    return bool(scale != _NEUTRAL)
 
 
 def is_tied(model: nn.Module) -> bool:
@@ -111,7 +128,7 @@ def is_tied(model: nn.Module) -> bool:
     return readout is not None and embedding is not None and readout.weight is embedding.weight
 
 
-def _relative(which: Literal["aggregation", "residual", "tied_readout"], plan: Plan) -> float:
+def _relative(which: Literal["aggregation", "residual", "tied_readout", "scaled_embedding"], plan: Plan) -> float:
     return plan.multiplier(which, relative=True)
 
 
@@ -135,6 +152,7 @@ TUNED_AGGREGATION = PlannedFactor("aggregation", _tuned_aggregation)
 RESIDUAL = PlannedFactor("residual", partial(_relative, "residual"))
 UNKNOWN_RESIDUAL = PlannedFactor("residual", _unknown_residual)
 LOGITS = PlannedFactor("tied readout", partial(_relative, "tied_readout"))
+EMBEDDINGS = PlannedFactor("scaled embedding", partial(_relative, "scaled_embedding"))
 
 
 def blocks_of(model: nn.Module) -> Iterator[nn.Module]:

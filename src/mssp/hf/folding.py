@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mssp._constraints import a_module, takes
 from mssp.apply.description import name_cleaner, unwrapped
 from mssp.hf.adaptation import release
-from mssp.hf.factors import FACTOR_ATTRIBUTE, LOGITS, RULE_ATTRIBUTE, PlannedFactor, factor_of
+from mssp.hf.factors import EMBEDDINGS, FACTOR_ATTRIBUTE, LOGITS, RULE_ATTRIBUTE, PlannedFactor, factor_of, is_tied
 from mssp.hf.probing import neutral_gain
 from mssp.hf.vocabulary import BIAS_SUFFIX, Place, names
 
@@ -33,10 +33,25 @@ def fold(model: nn.Module) -> None:
         if not parameters:
             raise ValueError(f"{clean(path)} has a factor of {factor} and no last matrix that could take it")
         changes += [(parameter, factor, shift) for parameter, shift in parameters]
+        if _label(module) == EMBEDDINGS.label and is_tied(model):
+            # The readout is the embedding: what it would multiply the logits by goes out of them in the norm before.
+            changes += [(parameter, 1 / factor, shift) for parameter, shift in _of_final_norm(model)]
     with torch.no_grad():
         for parameter, factor, shift in changes:
             parameter.add_(shift).mul_(factor).sub_(shift)
     release(model)
+
+
+def _label(module: nn.Module) -> str:
+    """What the factor on a module's output is called, if it has one."""
+    planned_factor = module.__dict__.get(RULE_ATTRIBUTE)
+    return planned_factor.label if isinstance(planned_factor, PlannedFactor) else ""
+
+
+def _of_final_norm(model: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
+    for path, norm in model.named_modules():
+        if Place.of(f"{path}.weight").block is None and path.rpartition(".")[2] in names().final_norms:
+            yield from _last_parameters(model, norm, path)
 
 
 def _last_parameters(model: nn.Module, module: nn.Module, name: str) -> Iterator[tuple[nn.Parameter, float]]:
@@ -44,12 +59,9 @@ def _last_parameters(model: nn.Module, module: nn.Module, name: str) -> Iterator
 
     A norm that multiplies by 1 + weight adds 1; other modules add 0.
     """
-    planned_factor = module.__dict__.get(RULE_ATTRIBUTE)
-    if isinstance(planned_factor, PlannedFactor) and planned_factor.label == LOGITS.label:
+    if _label(module) == LOGITS.label:
         # The embedding must stay as it is, so the factor of a tied readout goes into the norm before it.
-        for path, norm in model.named_modules():
-            if Place.of(f"{path}.weight").block is None and path.rpartition(".")[2] in names().final_norms:
-                yield from _last_parameters(model, norm, path)
+        yield from _of_final_norm(model)
     elif "weight" in module._parameters:  # a norm, or a matrix by itself
         for local, parameter in module.named_parameters(recurse=False):
             neutral = neutral_gain(module, name) if local == "weight" and parameter.dim() == 1 else 1.0

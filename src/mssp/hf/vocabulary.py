@@ -178,6 +178,9 @@ STACK_FLAGS = ("num_experts", "has_gate", "has_bias", "is_transposed", "is_conca
 GATED_FIRST, PLAIN_FIRST, SECOND, BIAS_SUFFIX = "gate_up_proj", "up_proj", "down_proj", "_bias"
 # The activation of such a class, with gates or without, and the flag of a norm after each expert.
 GATED_ACTIVATION, PLAIN_ACTIVATION, NORM_AFTER_EXPERT = "_apply_gate", "act_fn", "has_post_expert_norm"
+# What multiplies embeddings: an attribute of the embedding (Gemma), and a flag of configs that stands for the root of
+# the width (AFMoE).
+EMBEDDING_SCALE, EMBEDDING_SCALE_FLAG = "scalar_embed_scale", "mup_enabled"
 # Signs that a model is not trained from scratch: an attribute and a part of modules' names (adapters), and a flag.
 ADAPTERS, ADAPTER_MODULE, QUANTISED = "peft_config", "lora_", "is_quantized"
 

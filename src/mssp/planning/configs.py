@@ -18,11 +18,15 @@ Config = Mapping[str, Any]
 # The more specific name is first. Where a config has several, the later ones mean something else (dense layers' width).
 _SIZES = {
     "width": ("hidden_size",),
-    "expert_width": ("moe_intermediate_size", "intermediate_size"),
+    "expert_width": ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
     "experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
-    "active": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
-    "depth": ("num_hidden_layers",),
+    "active": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts"),
+    "depth": ("num_hidden_layers", "num_layers"),
 }
+# Families of dense models. A config of another family without experts is refused: it may have experts under names that
+# are not known here.
+DENSE_FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
+_SIZES_OF_EXPERTS = ("expert_width", "experts", "active")
 FAMILY, QUANTIZATION = "model_type", "quantization_config"
 # Entries that no plan depends on, and that would need packages, weights or names of labels before a model is built.
 NOT_SIZES = (
@@ -38,20 +42,33 @@ _SHARES_OF_ONE = frozenset({
     "mimo_v2_flash", "minimax_m2", "mixtral", "qwen3_5_moe_text", "qwen3_next", "solar_open",
 })  # fmt: skip
 _SHARES_FLAGS = ("norm_topk_prob", "route_norm")
+_NUMBERS_OF_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 _SHARED_EXPERTS = (
-    "n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size", "moe_num_shared_experts",
-    "shared_intermediate_size",
+    *_NUMBERS_OF_SHARED_EXPERTS, "shared_expert_intermediate_size", "shared_intermediate_size",
+    "moe_shared_expert_intermediate_size",
 )  # fmt: skip
 # Entries that the theory holds fixed while a model grows.
 _HELD_FIXED = (
     "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "routed_scaling_factor", "norm_topk_prob", "scoring_func",
     "tie_word_embeddings", "residual_multiplier", "logits_scaling", "attention_multiplier", "embedding_multiplier",
+    "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping",
+    "router_scaling_factor", "moe_routed_scaling_factor", "route_scale", "score_func", "route_norm", "n_group",
+    "topk_group", "num_expert_group", "topk_method", "use_qk_norm",
 )  # fmt: skip
 RENORMALISED_NOTE = (
     "gates are renormalised to sum to one: the paper's theory is for gates of their own (sigmoid) and an aggregation "
     "factor; such gates need no factor, and what moves the router is how experts differ from their mean"
 )
 _DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers")
+# Which layers have experts, beyond a number of dense ones first.
+_EVERY_FEW_LAYERS = (
+    "moe_layer_start_index", "moe_layer_interval", "moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step",
+    "expert_layer_period", "expert_layer_offset",
+)  # fmt: skip
+# A config that lacks such an entry, or has null, has none of these.
+_COUNTED = (*_NUMBERS_OF_SHARED_EXPERTS, *_DENSE_LAYERS)
+# Sizes of parts that a model has or lacks. The parts may grow: only one that comes or goes is no growth.
+_PARTS = ("q_lora_rank",)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -113,26 +130,46 @@ def family_of(config: Any) -> Any:
     return config.get(FAMILY) if isinstance(config, Mapping) else getattr(config, FAMILY, None)
 
 
+def is_dense(config: Any) -> bool:
+    """Whether a config is of a family of dense models, and says nothing of experts."""
+    entries = entries_of(config)
+    return family_of(entries) in DENSE_FAMILIES and not _mentions_experts(entries)
+
+
+def _mentions_experts(entries: Config) -> bool:
+    return any(entries.get(key) is not None for name in _SYNONYMS for key in _SIZES[name])
+
+
 def sizes_of(config: Any) -> dict[str, Any]:
-    """The dimensions of a MoE model, by their names in :class:`mssp.Shape`.
+    """The dimensions of a model, by their names in :class:`mssp.Shape`; a dense model has two.
 
     >>> sizes_of({"hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8, "num_experts_per_tok": 2,
     ...           "num_hidden_layers": 4})
     {'width': 64, 'expert_width': 32, 'experts': 8, 'active': 2, 'depth': 4}
+    >>> sizes_of({"model_type": "llama", "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4})
+    {'width': 64, 'depth': 4}
     """
     entries = entries_of(config)
+    dense = is_dense(entries)
     sizes = {}
     for name, keys in _SIZES.items():
+        if dense and name in _SIZES_OF_EXPERTS:
+            continue
         used = [key for key in keys if entries.get(key) is not None]
         if not used:
-            raise ValueError(f"the model config has no {name}: expected {' or '.join(keys)}")
+            rest = (
+                ""
+                if _mentions_experts(entries) or name not in _SYNONYMS
+                else (f", or a family that is known to be dense ({', '.join(DENSE_FAMILIES)})")
+            )
+            raise ValueError(f"the model config has no {name}: expected {' or '.join(keys)}{rest}")
         first = used[0]
         for second in used[1:] if name in _SYNONYMS else ():
-            if entries[second] != entries[first]:
+            if _of_all_layers(entries[second]) != _of_all_layers(entries[first]):
                 raise ValueError(
                     f"the model config contradicts itself: {first} is {entries[first]}, {second} is {entries[second]}"
                 )
-        sizes[name] = positive_int(first, entries[first])
+        sizes[name] = positive_int(first, _of_all_layers(entries[first]))
     _check_divisions(entries)
     groups, chosen = entries.get("n_group"), entries.get("topk_group")
     if type(groups) is int and type(chosen) is int and positive_int("n_group", groups):
@@ -143,6 +180,12 @@ def sizes_of(config: Any) -> dict[str, Any]:
                 f"of n_group {groups} leaves {reachable} to choose from"
             )
     return sizes
+
+
+def _of_all_layers(size: Any) -> Any:
+    """The size that a list repeats for every layer; anything else as it is."""
+    is_one = isinstance(size, list) and size and all(each == size[0] for each in size)
+    return size[0] if is_one else size
 
 
 def _check_divisions(entries: Config) -> None:
@@ -181,14 +224,18 @@ def gates_sum_to_one(config: Any) -> bool:
 
 def _changes(before: Config, after: Config) -> list[str]:
     messages = []
-    old, new = (sizes["experts"] / sizes["active"] for sizes in (sizes_of(before), sizes_of(after)))
+    # A dense model counts as one expert that sees every token.
+    old, new = (sizes.get("experts", 1) / sizes.get("active", 1) for sizes in (sizes_of(before), sizes_of(after)))
     if new > old:
         messages.append(
             f"experts per active one, M/K, grow from {old:g} to {new:g}: "
             "ever sparser routing is a limit that the paper leaves open"
         )
     fixed = [("the size of a head", _head_size(before), _head_size(after))]
-    fixed += [(key, before.get(key), after.get(key)) for key in _HELD_FIXED]
+    fixed += [(key, before.get(key), after.get(key)) for key in (*_HELD_FIXED, *_EVERY_FEW_LAYERS)]
+    fixed += [(key, before.get(key) or 0, after.get(key) or 0) for key in _COUNTED if key in before and key in after]
+    parts = [(key, before.get(key) or "none", after.get(key) or "none") for key in _PARTS]
+    fixed += [(key, old, new) for key, old, new in parts if (old == "none") != (new == "none")]
     for name, old, new in fixed:
         if None not in (old, new) and old != new:
             messages.append(f"{name} changes from {old} to {new}: the theory holds it fixed")

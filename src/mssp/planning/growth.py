@@ -79,6 +79,8 @@ class Growth:
 
     def __str__(self) -> str:
         factors = self.factors | {"L": self.target.depth / self.base.depth}
+        if self.base.is_without_experts and self.target.is_without_experts:
+            del factors["N_e"]
         grown = [f"{axis} × {factor:.3g}" for axis, factor in factors.items() if factor != 1]
         return ", ".join(grown) or "nothing grows"
 

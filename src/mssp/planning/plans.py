@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from inspect import signature
 from types import MappingProxyType
@@ -85,7 +86,12 @@ class Values:
 
 
 # The factors of the forward pass, which are multipliers and not parameters.
-_FORWARD = {"aggregation": Power(K=-1), "residual": Power(L=-1), "tied_readout": Power(N=-1)}
+_FORWARD = {
+    "aggregation": Power(K=-1),
+    "residual": Power(L=-1),
+    "tied_readout": Power(N=-1),
+    "scaled_embedding": Power(N=Fraction(-1, 2)),
+}
 
 
 @dataclass(frozen=True)
@@ -230,10 +236,13 @@ class Plan:
 
     # -- multipliers of the forward pass ------------------------------------------------------------------------------
 
-    def multiplier(self, which: Literal["aggregation", "residual", "tied_readout"], relative: bool = False) -> float:
+    def multiplier(
+        self, which: Literal["aggregation", "residual", "tied_readout", "scaled_embedding"], relative: bool = False
+    ) -> float:
         """A factor of the forward pass. For models that are not ours, ``relative`` gives it over the base's factor.
 
-        ``tied_readout`` scales the logits of a model whose readout is its embedding.
+        ``tied_readout`` scales the logits of a model whose readout is its embedding. ``scaled_embedding`` scales the
+        embeddings of a model that multiplies them by the root of its width, so that they stay what they were.
         """
         if which not in _FORWARD:
             raise ValueError(f"unknown multiplier {which!r}: use one of {', '.join(_FORWARD)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mssp._tables import align, markdown_table, number
 from mssp.planning.plan_file import MISSING, differences, document
@@ -17,6 +17,11 @@ from mssp.planning.shape import SYMBOLS
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan, Values
+
+_OF_EXPERTS = ("N_e", "M", "K")
+_ROLES_OF_EXPERTS = frozenset({
+    "router", "router_bias", "expert_in", "expert_in_bias", "expert_out", "expert_out_bias", "shared_gate",
+})  # fmt: skip
 
 
 def title(plan: Plan) -> str:
@@ -33,8 +38,9 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     for name, entries in (("lr_mult", plan.lr_mult), ("init_mult", plan.init_mult), ("init_std", plan.init_std)):
         tuned += [f"{name} {', '.join(f'{role}={number(x)}' for role, x in entries.items())}"] if entries else []
     sizes = [("base", plan.base), ("target", plan.target)]
+    symbols = [symbol for symbol in SYMBOLS if symbol not in _OF_EXPERTS or not _without_experts(plan)]
     return [
-        *((name, "  ".join(f"{s} {shape.dims[s]:.0f}" for s in SYMBOLS)) for name, shape in sizes if shape is not None),
+        *((name, "  ".join(f"{s} {shape.dims[s]:.0f}" for s in symbols)) for name, shape in sizes if shape is not None),
         ("tuned", ", ".join(tuned)),
         ("forward", _forward(plan) + (f"; relative to the base: {_forward(plan, relative=True)}" if plan.base else "")),
         *scope(plan),
@@ -42,7 +48,15 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _forward(plan: Plan, relative: bool = False) -> str:
-    return ", ".join(f"{which} {number(plan.multiplier(which, relative))}" for which in ("aggregation", "residual"))
+    names: tuple[Literal["aggregation", "residual"], ...] = ("aggregation", "residual")
+    shown = names[1:] if _without_experts(plan) else names
+    return ", ".join(f"{which} {number(plan.multiplier(which, relative))}" for which in shown)
+
+
+def _without_experts(plan: Plan) -> bool:
+    """Whether a plan is for dense models, of which nothing is printed that routers and experts alone have."""
+    shapes = [shape for shape in (plan.base, plan.target) if shape is not None]
+    return plan.aggregation_mult == 1 and all(shape.is_without_experts for shape in shapes)
 
 
 def columns(plan: Plan) -> list[str]:
@@ -53,6 +67,8 @@ def columns(plan: Plan) -> list[str]:
 def rows(plan: Plan) -> Iterator[list[str]]:
     """One row per role: each number with the Power behind it."""
     for role, values in plan.roles.items():
+        if role in _ROLES_OF_EXPERTS and _without_experts(plan):
+            continue
         rule = plan.rule(role)
         init = "0" if rule.init_std is None else _cell(rule, values.init_std, rule.init_std)
         cells = {"role": role, "init std": "1" if role in GAINS else init, "lr": _cell(rule, values.lr, rule.lr)}

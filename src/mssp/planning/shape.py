@@ -76,6 +76,11 @@ class Shape:
         return self.experts == 1
 
     @property
+    def is_without_experts(self) -> bool:
+        """Whether the sizes are those of a model without experts, which counts as one expert of the model's width."""
+        return self.is_dense and self.expert_width == self.width
+
+    @property
     def dims(self) -> Mapping[str, float]:
         """The sizes by symbol, at which Powers are evaluated."""
         return {symbol: float(getattr(self, name) or 1) for symbol, name in SYMBOLS.items()}
@@ -89,7 +94,7 @@ class Shape:
 
     @classmethod
     def from_config(cls, config: Any) -> Shape:
-        """Read a Hugging Face MoE configuration: a mapping, or anything with ``to_dict()``.
+        """Read a Hugging Face configuration: a mapping, or anything with ``to_dict()``.
 
         >>> Shape.from_config({"hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8,
         ...                    "num_experts_per_tok": 2, "num_hidden_layers": 4})
