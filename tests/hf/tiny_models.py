@@ -19,6 +19,10 @@ from mssp.planning.recipe import PlanWarning
 
 BASE = mssp.Shape(width=64, expert_width=32, experts=4, active=2, depth=2)
 TARGET = mssp.Shape(width=128, expert_width=96, experts=8, active=4, depth=3)
+# Dense models: N x2, L x1.5, and FFNs that grow from 3 to 3.5 times the width.
+DENSE_BASE = mssp.Shape(width=64, depth=2)
+DENSE_TARGET = mssp.Shape(width=128, depth=3)
+DENSE_FFN = {64: 192, 128: 448}
 VOCABULARY = 128
 HEAD = 16
 INIT_STD = 0.02
@@ -159,8 +163,26 @@ FAMILIES: dict[str, Callable[[mssp.Shape], Sizes]] = {
 }  # fmt: skip
 
 
+# Of dense families: key heads stay as they are in some, and grow in others.
+_TWO_KEY_HEADS = {"num_key_value_heads": 2}
+DENSE_FAMILIES: dict[str, Sizes] = {
+    "llama": {},
+    "mistral": _TWO_KEY_HEADS | {"sliding_window": 8},
+    "qwen2": _TWO_KEY_HEADS,
+    "qwen3": {"head_dim": HEAD, "tie_word_embeddings": True},
+    "gemma3_text": _TWO_KEY_HEADS | {"head_dim": HEAD, "sliding_window": 8, "query_pre_attn_scalar": HEAD},
+    "olmo2": {},
+}
+
+
 def config_of(family: str, shape: mssp.Shape, **changes: Any) -> Any:
     return CONFIG_MAPPING[family](**{**_usual(shape), **FAMILIES[family](shape), **changes})
+
+
+def dense_config_of(family: str, shape: mssp.Shape, **changes: Any) -> Any:
+    sizes = {key: size for key, size in _usual(shape).items() if key != "num_experts_per_tok"}
+    ffn = {"intermediate_size": DENSE_FFN[shape.width]}
+    return CONFIG_MAPPING[family](**{**sizes, **ffn, **DENSE_FAMILIES[family], **changes})
 
 
 def model_of(config: Any, seed: int = 0) -> nn.Module:
