@@ -16,10 +16,11 @@ from torch import Tensor, nn
 import mssp
 import nanogpt_moe
 import own_transformer
-from mssp import ParamInfo
+from mssp import ParamInfo, Shape
 from mssp.hf.factors import FACTOR_ATTRIBUTE, detach, scaled_output
 from mssp.nn import GPT, GPTConfig, MLPConfig, MLPMoE
 from tests.hf import tiny_models
+from tests.measure import hand_written
 from tests.measure.hand_written import (
     BASE,
     RIGHT,
@@ -164,6 +165,71 @@ def test_gates_that_are_shares_of_one_take_no_aggregation_factor(block: Callable
         ValueError, match=r"gates are shares of one, .* experts is 0\.3333 times as large as at the base"
     ):
         verified(Transformer(plan, RIGHT, softmax), plan, claims, probe=TOKENS, base=base)
+
+
+def over_all(logits: Tensor, active: int, softmax: bool) -> tuple[Tensor, Tensor]:
+    """A softmax over all experts, of which the chosen ones have the largest shares."""
+    gates, chosen = logits.softmax(-1).topk(active, dim=-1)
+    return gates, chosen
+
+
+def in_groups(logits: Tensor, active: int, softmax: bool) -> tuple[Tensor, Tensor]:
+    """The best two groups of four first, and the best experts of these."""
+    groups = logits.unflatten(-1, (4, -1))
+    best = groups.amax(-1).topk(2, dim=-1).indices
+    allowed = torch.zeros_like(groups[..., 0]).scatter(-1, best, 1.0).repeat_interleave(groups.shape[-1], -1)
+    chosen = logits.masked_fill(allowed == 0, -1e9).topk(active, dim=-1).indices
+    return logits.sigmoid().gather(-1, chosen), chosen
+
+
+@pytest.mark.parametrize("routed", [over_all, in_groups])
+def test_other_ways_to_route(routed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hand_written, "routed", routed)
+    right, wrong = (Factors(aggregation=power) for power in ((0, 1) if routed is over_all else (1, 0)))
+    probed("listed", right)
+    with pytest.raises(
+        ValueError, match="0\\.3333 times as large" if routed is over_all else f"{AGGREGATION}: it is missing"
+    ):
+        probed("listed", wrong)
+
+
+def test_more_experts_than_neurons_and_a_base_with_one_active_expert() -> None:
+    base = Shape(width=8, expert_width=8, experts=20, active=1, depth=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", mssp.PlanWarning)  # of an active share that grows
+        plan = plan_of(Shape(width=16, expert_width=16, experts=40, active=4, depth=4), base)
+    claims, small = STYLES["listed"][1], built("listed", plan.extend(base))
+    verified(built("listed", plan), plan, claims, probe=TOKENS, base=small)
+    with pytest.raises(ValueError, match=r"counts 1 times .* aggregation factor is 0\.25 .*: it is missing$"):
+        verified(built("listed", plan, Factors(aggregation=0)), plan, claims, probe=TOKENS, base=small)
+
+
+class Looped(Transformer):
+    """One block, as often as there should be blocks."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for _ in self.blocks:
+            x = self.blocks[0](x)
+        logits: Tensor = self.readout(self.final_norm(x))
+        return logits
+
+
+def test_a_block_that_is_used_several_times_is_not_measured_in_silence() -> None:
+    plan, (block, claims) = plan_of(), STYLES["stacked"]
+    models = [Looped(plan, RIGHT, block), Looped(plan.extend(BASE), RIGHT, block)]
+    for model in models:
+        for number in range(1, len(model.blocks)):
+            model.blocks[number] = nn.Identity()
+    with pytest.warns(mssp.PlanWarning, match=r"blocks\.0\.moe: its router meets 4 inputs .* where one was expected"):
+        verified(models[0], plan, claims, probe=TOKENS, base=models[1])
+
+
+def test_compiled_models_are_measured_uncompiled() -> None:
+    plan, claims = plan_of(), STYLES["stacked"][1]
+    compiled: Any = torch.compile(built("stacked", plan, Factors(residual=0)), backend="eager")
+    with pytest.raises(ValueError, match=f"{RESIDUAL}: it is missing"):
+        verified(compiled, plan, claims, probe=TOKENS, base=built("stacked", plan.extend(BASE)))
 
 
 # -- examples, and models of ours --------------------------------------------------------------------------------------
