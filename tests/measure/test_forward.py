@@ -284,7 +284,12 @@ def test_our_transformer_needs_no_base(gate: str, tied: bool) -> None:
 def test_every_way_to_compute_experts(dispatch: str) -> None:
     model, plan = gpt(dispatch=dispatch, depth=2), plan_of(replace(TARGET, depth=2))
     mssp.initialize(model, plan)
+    before, random = [*traces(model)], torch.random.get_rng_state()
     verified(model, plan, probe=TOKENS)
+    assert all(
+        same(*each) for was, now in zip(before, traces(model), strict=True) for each in zip(was, now, strict=True)
+    )
+    assert torch.equal(torch.random.get_rng_state(), random)
 
 
 def test_our_transformer_with_a_factor_that_acts_twice() -> None:

@@ -104,7 +104,11 @@ def _of_responses(
     model: nn.Module, plan: Plan, claims: Claims | None, probe: Any, base: nn.Module | None
 ) -> tuple[list[str], str]:
     """What is wrong in a forward pass, from how the model and its base answer, and what could not be measured."""
-    reference, base_plan = _own_reference(model, plan) if base is None else (unwrapped(base), _at_base(plan))
+    if base is None:
+        with torch.random.fork_rng(devices=[]):  # building a model draws numbers
+            reference, base_plan = _own_reference(model, plan)
+    else:
+        reference, base_plan = unwrapped(base), _at_base(plan)
     at_target = _measured(model, plan, claims, probe, "the model")
     at_base = _measured(reference, base_plan, claims, probe, "base")
     comparison = _Comparison(plan, base_plan, at_target, at_base, base is not None)
