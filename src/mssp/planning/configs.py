@@ -41,6 +41,7 @@ _SHARES_OF_ONE = frozenset({
     "glm4_moe_lite", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoeshared", "hy_v3", "laguna", "mellum",
     "mimo_v2_flash", "minimax_m2", "mixtral", "qwen3_5_moe_text", "qwen3_next", "solar_open",
 })  # fmt: skip
+_BY_LAYER = ("moe_intermediate_size", "moe_topk")  # may be lists with one size for each layer
 _SHARES_FLAGS = ("norm_topk_prob", "route_norm")
 _NUMBERS_OF_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 _SHARED_EXPERTS = (
@@ -165,11 +166,11 @@ def sizes_of(config: Any) -> dict[str, Any]:
             raise ValueError(f"the model config has no {name}: expected {' or '.join(keys)}{rest}")
         first = used[0]
         for second in used[1:] if name in _SYNONYMS else ():
-            if _of_all_layers(entries[second]) != _of_all_layers(entries[first]):
+            if _size(second, entries) != _size(first, entries):
                 raise ValueError(
                     f"the model config contradicts itself: {first} is {entries[first]}, {second} is {entries[second]}"
                 )
-        sizes[name] = positive_int(first, _of_all_layers(entries[first]))
+        sizes[name] = positive_int(first, _size(first, entries))
     _check_divisions(entries)
     groups, chosen = entries.get("n_group"), entries.get("topk_group")
     if type(groups) is int and type(chosen) is int and positive_int("n_group", groups):
@@ -182,9 +183,10 @@ def sizes_of(config: Any) -> dict[str, Any]:
     return sizes
 
 
-def _of_all_layers(size: Any) -> Any:
-    """The size that a list repeats for every layer; anything else as it is."""
-    is_one = isinstance(size, list) and size and all(each == size[0] for each in size)
+def _size(key: str, entries: Config) -> Any:
+    """The entry, or of a list with one size for each layer the size that all layers have."""
+    size = entries[key]
+    is_one = key in _BY_LAYER and isinstance(size, list) and size and all(each == size[0] for each in size)
     return size[0] if is_one else size
 
 
