@@ -22,7 +22,7 @@ TARGET = mssp.Shape(width=128, expert_width=96, experts=8, active=4, depth=3)
 # Dense models: N x2, L x1.5, and FFNs that grow from 3 to 3.5 times the width.
 DENSE_BASE = mssp.Shape(width=64, depth=2)
 DENSE_TARGET = mssp.Shape(width=128, depth=3)
-DENSE_FFN = {64: 192, 128: 448}
+DENSE_FFN = {64: 192, 96: 320, 128: 448}
 VOCABULARY = 128
 HEAD = 16
 INIT_STD = 0.02
