@@ -284,6 +284,13 @@ def test_depth_that_grows() -> None:
     assert plan.roles["hidden"].lr == same(LR / 4)
 
 
+def test_stacks_of_experts_whose_three_sides_grow() -> None:
+    stack, small = (nn.ParameterDict({"experts": torch.ones(n, n, n)}) for n in (8, 4))
+    mup.set_base_shapes(stack, small)
+    with pytest.raises(NotImplementedError, match="more than 2 inf dimensions"):
+        mup.MuAdam(stack.parameters(), lr=LR)
+
+
 def test_a_tied_readout_has_the_same_factor() -> None:
     theirs, small, other = (nn.Embedding(VOCABULARY, width) for width in (256, 64, 128))
     mup.set_base_shapes(theirs, small, delta=other)
