@@ -14,6 +14,9 @@ Adding a family
 3. In ``tests/hf/tiny_models.py``: its sizes in ``FAMILIES``, for which the tests of all families then run. What a
    router does and where gains are neutral needs no entry: both are found out by running the modules.
 
+A family of dense models has its name in ``DENSE_FAMILIES`` of ``configs`` and its sizes in ``DENSE_FAMILIES`` of
+``tiny_models``, for which ``tests/hf/test_dense.py`` runs.
+
 ``tests/hf/test_new_family.py`` follows these steps for a family that does not exist.
 """
 
