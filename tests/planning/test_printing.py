@@ -25,6 +25,35 @@ def test_the_table_a_person_wants() -> None:
     assert all(row(text, role) for role in ROLES)
 
 
+def test_plans_of_dense_models_have_no_rows_of_experts() -> None:
+    """In text and in Markdown; a plan file has all roles."""
+    plan = mssp.plan(Shape(width=1024, depth=16), Shape(width=256, depth=8), lr=4e-3)
+    heading, *facts, _, _, _, *table = str(plan).splitlines()
+    assert heading == "MSSP, Regime I, AdamW"
+    assert facts == [
+        "  base     N 256  L 8  D 1",
+        "  target   N 1024  L 16  D 1",
+        "  tuned    lr 0.004, eps 1e-08",
+        "  forward  residual 0.0625; relative to the base: residual 0.5",
+        "  growth   N × 4, L × 2; a dense model: μP over width, 1/L over depth",
+    ]
+    roles = ["embedding", "norm", "qk_norm", "hidden", "bias", "final_norm", "readout"]
+    assert [line.split()[0] for line in table] == roles
+    assert [line.split()[1] for line in plan.markdown().splitlines() if line.startswith("| ")] == ["role", *roles]
+    assert set(plan.roles) == set(ROLES)
+
+
+def test_a_single_expert_of_another_width_than_the_model_is_printed() -> None:
+    one = {"experts": 1, "active": 1, "depth": 2}
+    plan = mssp.plan(Shape(width=512, expert_width=1024, **one), Shape(width=256, expert_width=512, **one), lr=4e-3)
+    assert "target   N 512  N_e 1024  M 1  K 1  L 2  D 1" in str(plan)
+    assert "growth   N × 2, N_e × 2; " in str(plan)
+    assert row(str(plan), "expert_out")
+    assert "aggregation 3" in str(
+        mssp.plan(Shape(width=512, depth=2), Shape(width=256, depth=2), lr=1, aggregation_mult=3)
+    )
+
+
 def test_sgd_has_no_eps_column_and_names_errata() -> None:
     text = str(mssp.plan(TARGET, BASE, optimizer="sgd", lr=0.1))
     assert "eps" not in text
