@@ -28,8 +28,8 @@ PUBLIC = {
     "mssp.coordcheck": "Check check",
     "mssp.data": "Dataset NAMES Split Tokens from_folder from_npz from_text_file load python_source save_npz subset",
     "mssp.dmft": "Comparison Experiment Solution compare example solve",
-    "mssp.hf": "PlanCallback Suggestions adapt by_name checkpoint_infos fold optimizer_factory plan release "
-    "suggest_claims",
+    "mssp.hf": "PlanCallback Proxy Suggestions adapt by_name checkpoint_infos fold optimizer_factory plan proxy "
+    "release suggest_claims",
     "mssp.hosts": "HOSTS SIDES Sizes export",
     "mssp.ladders": "Ladder Ladders MLPLadder Tuned family multipliers_for",
     "mssp.measure": "ModuleProbe Monitor monitor verify",
@@ -54,6 +54,7 @@ FLAGS = {
     "target.expert-width target.experts target.active target.depth target.inputs base.width "
     "base.expert-width base.experts base.active base.depth base.inputs recipe.betas recipe.batch "
     "recipe.steps recipe.warmup tuned-with.betas tuned-with.batch tuned-with.steps tuned-with.warmup",
+    "proxy": "width regime depth experts rungs output",
     "explain": "regime scheme json markdown",
     "claims": "",
     "export": "plan output qk-norm target.attention-width target.ffn-width target.shared-width target.q-rank "

@@ -21,6 +21,7 @@ from mssp._environment import __version__
 from mssp.cli import demo
 from mssp.cli.commands import COMMANDS
 from mssp.cli.flags import Switch, flags_of
+from mssp.planning.configs import read_config
 from mssp.planning.explanation import explain
 from mssp.planning.recipe import without_plan_warnings
 from mssp.report.contents import read
@@ -83,6 +84,7 @@ _SOUND = (
     f"plan {_SIZES} --lr 0.1 --regime I --optimizer adam --init-std 0.02 router=0.1 --eps 1e-7 --json",
     f"plan {_SIZES} --extend plan.json --recipe.betas 0.9 0.95 --recipe.steps 9 --json",
     "plan --base-config small.json --target-config large.json --lr 0.1 --regime III --json",
+    "proxy large.json --width 32", "proxy large.json --width 32 --rungs 2 --depth 1 --output small",
     "explain router", "explain expert_out --regime II --json", "explain readout --scheme sp --markdown",
     "export nanogpt --plan plan.json", "export olmo-core --plan plan.json --qk-norm head --output out.py",
     "export megatron --plan plan.json --target.ffn-width 64 --base.ffn-width 32",
@@ -103,7 +105,7 @@ _SOUND = (
 _MODEL = "from torch import nn\n\n\ndef build():\n    return nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 8))\n"
 _POSITIONAL: Mapping[str, tuple[Any, ...]] = {
     "explain": ("router",), "export": ("nanogpt",), "dispatch": (Path("table.json"),),
-    "claims": ("model.py:build",),
+    "claims": ("model.py:build",), "proxy": ("large.json",),
 }  # fmt: skip
 
 
@@ -184,6 +186,7 @@ _LIMITED: Mapping[str, tuple[str, ...]] = {
     "--store": ("runs.sqlite", "other.sqlite", "plan.json", "", ".", "no/where.sqlite", "/dev/null", "data.npz", "é.x"),
     "--extend": ("plan.json", "small.json", "", "nowhere", ".", "data.npz", "/dev/null", "/proc/self/nothing"),
     "--plan": ("plan.json", "sgd.json", "small.json", "", "nowhere", ".", "data.npz", "/dev/null"),
+    "proxy --output": ("small", "demo", ".", "é", "", "no/where", "plan.json", "\udcff/x"),
 }  # fmt: skip
 _OUTPUTS = ("--output", "-o", "--store", "--export", "--plot", "--plot-sizes", "--plot-evaluation", "--plot-scaling")
 # Without them a command takes more than a moment, or writes where nobody expects it.
@@ -196,8 +199,9 @@ _MANY = ("--widths", "--depths", "--compare", "--lrs", "--scheme", "--optimizer"
 def _word(random: Random, command: str, name: str) -> str:
     """A word for a flag: often one that it takes, and else one that hardly any flag takes."""
     what = constraints(command).get(name, "") if command in COMMANDS else ""
-    if name in _LIMITED:
-        return random.choice(_LIMITED[name])
+    for limited in (f"{command} {name}", name):
+        if limited in _LIMITED:
+            return random.choice(_LIMITED[limited])
     if "file" in what or "folder" in what:
         return random.choice(_PATHS)
     if random.random() < 0.5:
@@ -344,6 +348,7 @@ def _make(random: Random, steps: Sequence[Step], folder: Path) -> Case:
     _write_files(folder)
     outputs = [words[0] for name in _OUTPUTS for words in line.said(name) if words and words[0]]
     writes = ["report.html", "tuned.json", "runs.sqlite*", "demo/*", *outputs, *(f"{name}-*" for name in outputs)]
+    writes += ["config.json", "width-*", *(f"{name}/*" for name in outputs)] if line.command == "proxy" else []
     # A sweep and a search keep what they trained, also where they can say nothing of it.
     always = ["runs.sqlite*", *(f"{words[0]}*" for words in line.said("--store") if words and words[0])]
     always += [words[0] for words in line.said("--export") if words and words[0]]
@@ -491,6 +496,15 @@ def _is_read(line: Line, outcome: Outcome) -> None:
         assert outcome.code == int(document.get("verdict") == "slow")
 
 
+def _built(line: Line, outcome: Outcome) -> None:
+    """Every config that is written is one of the family, of a model that is no larger."""
+    folders = [Path(words[0]) for words in line.said("--output")[-1:] if words]
+    files = [file for folder in folders for file in folder.rglob("config.json")]
+    assert bool(files) == line.has("--output")
+    for file in files:
+        assert mssp.Shape.from_config(read_config(file)).width <= sound_configs("olmoe")[1]["hidden_size"]
+
+
 def _tuned(line: Line, outcome: Outcome) -> None:
     """The plan that is written is one, of the width that was asked for."""
     outputs = line.said("--output")
@@ -519,7 +533,7 @@ def _drawn(line: Line, outcome: Outcome) -> None:
 
 _ORACLES: Mapping[str, Callable[[Line, Outcome], None]] = {
     "plan": _plan, "explain": _explained, "export": _exported, "check": _is_read, "sweep": _is_read, "dmft": _is_read,
-    "tune": _tuned, "report": _drawn,
+    "tune": _tuned, "report": _drawn, "proxy": _built,
 }  # fmt: skip
 
 KIND = Kind("flags", _draw, _make)

@@ -57,7 +57,9 @@ _ROLES = (
 _REGIMES = ("I", "II", "III")
 _SCHEMES = ("mssp", "mup", "mup-heuristic", "sp", "ntp", "jiang")
 _OPTIMIZERS = ("sgd", "adam", "adamw")
-_COMMANDS = ("demo", "plan", "explain", "claims", "export", "check", "tune", "sweep", "dmft", "report", "dispatch")
+_COMMANDS = (
+    "demo", "proxy", "plan", "explain", "claims", "export", "check", "tune", "sweep", "dmft", "report", "dispatch",
+)  # fmt: skip
 
 
 def path_of(file: str) -> Path:

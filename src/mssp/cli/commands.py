@@ -33,6 +33,7 @@ from mssp.cli.encoding import any_encoding
 from mssp.cli.explain import ExplainCommand
 from mssp.cli.export import ExportCommand
 from mssp.cli.plan import PlanCommand
+from mssp.cli.proxy import ProxyCommand
 from mssp.cli.report import ReportCommand
 from mssp.cli.sweep import SweepCommand
 from mssp.cli.tune import TuneCommand
@@ -40,6 +41,7 @@ from mssp.cli.tune import TuneCommand
 # In the order of the help page, each with its line there.
 COMMANDS = {
     "demo": (DemoCommand, "see the point in two minutes: one small model, grown two ways"),
+    "proxy": (ProxyCommand, "the small model to tune for the large one that you want"),
     "plan": (PlanCommand, "carry tuned hyperparameters from a small model to a large one"),
     "explain": (ExplainCommand, "one rule: what it is, why, and where the paper says it"),
     "claims": (ClaimsCommand, "draft what the parameters of your own model are"),

@@ -21,6 +21,7 @@ from mssp._constraints import Constraint, UnfitError, at_least, one_of, positive
 from mssp._environment import device_name
 from mssp._files import is_stream, why_not_writable
 from mssp.data.names import dataset_maker
+from mssp.hf.hub import is_on_the_hub
 from mssp.hosts import HOSTS
 from mssp.hosts.olmo_core import QK_NORMS
 from mssp.ladders.tuned import data_with_tuned_multipliers
@@ -126,11 +127,20 @@ def _that_ends_in(suffixes: tuple[str, ...], module: str) -> Constraint[Path]:
     return Constraint(f"a file to write that ends in {ending}, in a folder that is there", take)
 
 
+def _config_or_name(value: Any) -> str:
+    if not is_on_the_hub(_in_utf8(value)):
+        _config.take(value)
+    return str(value)
+
+
 _to_write = _path("a file to write in a folder that is there", _writable)
 _to_keep = _path("a file to write in a folder that is there", lambda path: _in_a_folder(path) and not is_stream(path))
 _to_update = _path("a file to write in a folder that is there", lambda path: _writable(path) and not is_stream(path))
 _to_read = _path("a file that is there", Path.is_file)
 _config = _path("a config.json that is there, or its folder", Path.exists)
+_model_config = Constraint(
+    "a config.json that is there, its folder, or a model on the Hub, as owner/name", _config_or_name
+)
 _folder = _path(
     "a folder, or a name for one in a folder that is there",
     lambda path: path.is_dir() or (not path.exists() and path.absolute().parent.is_dir()),
@@ -270,6 +280,7 @@ MaybeFigure = Annotated[Path | None, _FILE, _figure, _QUIET]
 MaybeTable = Annotated[Path | None, _FILE, _table, _QUIET]
 Page = Annotated[Path, _FILE, _page, _QUIET]
 MaybeConfig = Annotated[Path | None, _FILE, _config, _QUIET]
+ModelConfig = Annotated[str, Positional, _word("CONFIG"), _model_config, _QUIET]
 MaybePlan = Annotated[Plan | None, _FILE, _plan, _QUIET]
 Files = Annotated[
     tuple[Path, ...], Positional, _words("FILE"), several(_to_read), arg(metavar="FILE [...]", help_behavior_hint="")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mssp.hf.folding import fold
     from mssp.hf.named_plan import by_name
     from mssp.hf.parameters import checkpoint_infos
+    from mssp.hf.proxies import Proxy, proxy
     from mssp.hf.suggestions import Suggestions, suggest_claims
     from mssp.hf.trainer import PlanCallback, optimizer_factory
 
@@ -26,12 +27,13 @@ _HOMES = {
     "folding": ("fold",),
     "named_plan": ("by_name",),
     "parameters": ("checkpoint_infos",),
+    "proxies": ("Proxy", "proxy"),
     "suggestions": ("Suggestions", "suggest_claims"),
     "trainer": ("PlanCallback", "optimizer_factory"),
 }
 __all__ = [
-    "PlanCallback", "Suggestions", "adapt", "by_name", "checkpoint_infos", "fold", "optimizer_factory", "plan",
-    "release", "suggest_claims",
+    "PlanCallback", "Proxy", "Suggestions", "adapt", "by_name", "checkpoint_infos", "fold", "optimizer_factory", "plan",
+    "proxy", "release", "suggest_claims",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

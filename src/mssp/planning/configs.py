@@ -32,6 +32,7 @@ FAMILY, QUANTIZATION = "model_type", "quantization_config"
 NOT_SIZES = (
     "transformers_version", FAMILY, QUANTIZATION, "_attn_implementation", "num_labels", "id2label", "label2id",
 )  # fmt: skip
+_LONGEST = 10**8  # characters of a file; configs have some thousand
 _DEEPEST = 32  # lists and objects inside one another; configs have four
 # All names of these sizes mean one thing: two of them in one config must agree.
 _SYNONYMS = ("experts", "active")
@@ -76,7 +77,11 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """The content of a ``config.json``, given by its own path or by its folder's."""
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(_LONGEST + 1)  # a device may have no end
+        if len(text) > _LONGEST:
+            raise ValueError("it is far longer than a config")
+        content = json.loads(text, object_pairs_hook=_each_once)
     except FileNotFoundError:
         raise ValueError(f"{file}: there is no such file") from None
     except UnicodeDecodeError:
@@ -181,6 +186,18 @@ def sizes_of(config: Any) -> dict[str, Any]:
                 f"of n_group {groups} leaves {reachable} to choose from"
             )
     return sizes
+
+
+def keys_of_sizes(config: Any) -> dict[str, list[str]]:
+    """The entries of a config that state each of its sizes: of the numbers of experts all, of the others one.
+
+    >>> keys_of_sizes({"hidden_size": 64, "moe_intermediate_size": 32, "intermediate_size": 256, "num_experts": 8})
+    {'width': ['hidden_size'], 'expert_width': ['moe_intermediate_size'], 'experts': ['num_experts']}
+    """
+    entries = entries_of(config)
+    names = [name for name in _SIZES if not (is_dense(entries) and name in _SIZES_OF_EXPERTS)]
+    stated = {name: [key for key in _SIZES[name] if entries.get(key) is not None] for name in names}
+    return {name: keys if name in _SYNONYMS else keys[:1] for name, keys in stated.items() if keys}
 
 
 def _size(key: str, entries: Config) -> Any:
