@@ -85,6 +85,7 @@ def test_a_name_on_the_hub_is_one_where_there_is_no_path(capsys: pytest.CaptureF
         ([QWEN], "--width is missing: say how wide the small model is"),
         (["no/config.json", "--width", "8"], "CONFIG must be a config.json that is there, its folder, or a model on"),
         ([QWEN, "--width", "8192"], "width must be at most that of the large model, 4096, got 8192"),
+        ([str(PAIRS), "--width", "8"], f"{PAIRS}/config.json: there is no such file"),
         ([QWEN, "--width", "512", "--rungs", "0"], "--rungs must be a positive whole number, got 0"),
     ],
 )

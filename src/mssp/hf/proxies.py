@@ -159,8 +159,7 @@ def proxy(
         experts: the number of routed experts of the small model.
         rungs: how many models there are, with the small one: the others stand between it and the large one.
     """
-    entries = dict(entries_of(_read(config)))
-    large = _Large(entries)
+    large = _large(config)
     _refuse_unfit(large, width, depth, experts)
     shapes = _small_shapes(large, width, depth or large.shape.depth, experts)
     alternatives = [large.alternative(shape) for shape in dict.fromkeys(shapes)]
@@ -423,11 +422,15 @@ def _refuse_unfit(large: _Large, width: int, depth: int | None, experts: int | N
 # -- reading and counting ----------------------------------------------------------------------------------------------
 
 
-def _read(source: Any) -> Any:
-    """The content of a config that is given by its path, or by its model's name on the Hub; any other as it is."""
+def _large(source: Any) -> _Large:
+    """The model of a config that is given as an object, by its path, or by its model's name on the Hub."""
     if not isinstance(source, str | Path):
-        return source
-    return read_config(config_file(str(source)) if is_on_the_hub(str(source)) else source)
+        return _Large(entries_of(source))
+    content = read_config(config_file(str(source)) if is_on_the_hub(str(source)) else source)
+    try:
+        return _Large(entries_of(content))
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
 
 
 def _counted(config: Mapping[str, Any], shape: Shape) -> tuple[int, int]:
