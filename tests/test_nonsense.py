@@ -79,6 +79,7 @@ EXEMPT_ARGUMENTS = {
     "mssp.hf.plan": {"settings": "the arguments of mssp.plan"},
     "mssp.measure.ModuleProbe": {"batch": "whatever the model takes"},
     "mssp.monitor": {"to": "trackers of several libraries", "probe": "whatever the model takes"},
+    "mssp.verify": {"probe": "whatever the model takes"},
     "mssp.sweep.Local": {"device": "a torch.device", "_feed": "kept between studies"},
     "mssp.sweep.carry_out": {
         "backend": "a protocol", "job": "a protocol", "watcher": "a protocol",

@@ -12,8 +12,8 @@ from torch import nn
 
 import mssp
 from mssp import ParamInfo, Plan, PlanWarning, Shape
+from mssp.apply.initial_weights import draw, draw_normals
 from mssp.planning.rules import ROLES
-from mssp.planning.scope import scope
 from own_transformer import CLAIMS, Transformer, batch
 
 SHAPE = Shape(width=64, expert_width=32, experts=4, active=4, depth=2)
@@ -157,7 +157,7 @@ def test_a_router_of_top_k_starts_small_and_not_at_zero() -> None:
     plan = mssp.plan(replace(base, width=256, expert_width=128), base, lr=1e-2)
     assert (plan.regime, plan.roles["router"].zero, plan.roles["router"].source) == ("I", False, "derived")
     assert plan.roles["router"].init_std == pytest.approx(256**-0.5 * (256 / 64) ** -0.5)
-    assert ("router", "its logits start with a spread of 0.5") in scope(plan)
+    assert ("router", "its logits start with a spread of 0.5") in plan.scope
     model = Transformer(plan)
     mssp.initialize(model, plan, CLAIMS)
     router = model.get_parameter("blocks.0.moe.router.weight")
@@ -182,6 +182,42 @@ def test_gates_that_sum_to_one_have_an_eps_of_their_own_where_experts_start_alik
         warnings.simplefilter("error")
         mssp.initialize(model, own, CLAIMS, gate="sigmoid")
         mssp.initialize(model, shares, CLAIMS, gate="softmax")
+
+
+@pytest.mark.parametrize(("layout", "matrices"), [("out in", 2), ("(2 out) in", 3)])
+def test_experts_share_a_part_of_their_start(layout: str, matrices: int) -> None:
+    """Of each matrix so much that outputs share ρ: the square root for two matrices, the third root for gated ones."""
+    base = Shape(width=64, expert_width=32, experts=8, active=4, depth=2)
+    plan = mssp.plan(replace(base, expert_width=64), base, lr=1.0)
+    rho = plan.roles["expert_in"].shared
+    assert rho == pytest.approx(1 / 3)
+    halves = 2 if matrices == 3 else 1
+    model = nn.ParameterDict({
+        "w_in": nn.Parameter(torch.empty(8, halves * 64, 64)), "w_out": nn.Parameter(torch.empty(8, 64, 64)),
+    })  # fmt: skip
+    claims = {
+        "w_in": ParamInfo("expert_in", layout=layout, expert_axis=0),
+        "w_out": ParamInfo("expert_out", layout="in out", expert_axis=0),
+    }
+    mssp.initialize(model, plan, claims, seed=3)
+    for name, role in (("w_in", "expert_in"), ("w_out", "expert_out")):
+        weights = model[name].detach().flatten(1)
+        assert weights.std().item() == pytest.approx(plan.roles[role].init_std, rel=0.02)
+        correlations = torch.corrcoef(weights)[~torch.eye(8, dtype=torch.bool)]
+        assert correlations.mean().item() == pytest.approx(rho ** (1 / matrices), abs=0.03)
+    common = torch.corrcoef(torch.stack([model["w_in"][0].flatten(), model["w_in"].mean(0).flatten()]))
+    assert common[0, 1] < 0.95  # no expert is the common part
+
+
+def test_no_and_all_of_a_start_shared_are_what_they_were_to_the_bit() -> None:
+    info = ParamInfo("expert_in", layout="out in", expert_axis=0, name="w")
+    plan = make()
+    tied = draw((4, 8, 6), (slice(0, 4), slice(0, 8), slice(0, 6)), info, plan.roles["expert_in"], 5, torch.float32)
+    alone = draw_normals((8, 6), (slice(0, 8), slice(0, 6)), "w", 5) * plan.roles["expert_in"].init_std
+    assert all(torch.equal(expert, alone) for expert in tied)
+    own = replace(plan.roles["expert_in"], shared=0.0)
+    free = draw((4, 8, 6), (slice(0, 4), slice(0, 8), slice(0, 6)), info, own, 5, torch.float32)
+    assert torch.equal(free, draw_normals((4, 8, 6), (slice(0, 4), slice(0, 8), slice(0, 6)), "w", 5) * own.init_std)
 
 
 def test_tied_embeddings_follow_the_lookup_and_name_the_multiplier() -> None:

@@ -179,9 +179,9 @@ def test_a_model_that_gives_a_tensor_and_a_loss_of_ones_own() -> None:
         (
             [shapes()[0], shapes()[1], Shape(16, 8, 2, 2, 2)],
             BATCHES,
-            "exponents are over the width, or the depth: the 3 shapes have 2 of them",
+            "exponents are over the width: the 3 shapes have 2 of them",
         ),
-        ([shapes()[0]] * 2, BATCHES, "exponents are over the width, or the depth: the 2 shapes have 1 of them"),
+        ([shapes()[0]] * 2, BATCHES, "exponents are over the depth: the 2 shapes have 1 of them"),
     ],
 )
 def test_what_cannot_be_checked(given: list[Shape], batches: list[Any], message: str) -> None:

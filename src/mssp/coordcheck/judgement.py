@@ -36,7 +36,7 @@ from mssp.measure.quantities import (
 )
 from mssp.planning.setting import II
 from mssp.theory.expected import Prediction, Theory
-from mssp.theory.propagation import Exponent, slack, stable_exponent
+from mssp.theory.propagation import Exponent, slack
 
 TOLERANCE = 0.15
 # In Regime II experts' outputs may have any order up to √M, because they are not variables of the dynamics (the paper's
@@ -206,7 +206,7 @@ def _desired(name: Quantity, theory: Theory) -> Exponent | None:
     if name.kind is FAITHFULNESS:
         below = slack(GRADIENT(name.of))
         return theory.raised(name, Exponent(below, below))  # the ratio is larger where a gradient is below its order
-    power = stable_exponent(name, regime, depth=theory.depth)
+    power = theory.stable(name)
     if power is None:
         return None
     free = regime is II and name in _FREE_IN_II and not theory.depth

@@ -79,7 +79,7 @@ def check_runs(
     feed: Feed,
     *,
     steps: int,
-    batch: int,
+    batch: int | Mapping[int, int],
     seeds: Sequence[int],
     rules: Mapping[int, Plan] | None = None,
     prepare: Callable[[Lockstep], None] | None = None,
@@ -89,11 +89,14 @@ def check_runs(
 
     Args:
         programs: the planned programs by the size that grows.
+        batch: the examples of an update, the same for all sizes or for each.
         rules: the plans to judge by, if they are not those of the programs, in an experiment that breaks a rule.
         prepare: called with the replicas of each size before they train; it may change what the plan set.
     """
-    check_memory_of(programs, len(seeds), batch, feed.device)
-    series = measured(programs, feed, Schedule(steps, batch), seeds, prepare=prepare, on_step=on_step)
+    batches = batch if isinstance(batch, Mapping) else dict.fromkeys(programs, batch)
+    check_memory_of(programs, len(seeds), max(batches.values()), feed.device)
+    schedules = {size: Schedule(steps, batches[size]) for size in programs}
+    series = measured(programs, feed, schedules, seeds, prepare=prepare, on_step=on_step)
     return Check.of(series, theory_of(rules or {size: program.plan for size, program in programs.items()}))
 
 
@@ -114,14 +117,17 @@ def theory_of(plans: Mapping[int, Plan]) -> Theory:
 def measured(
     programs: Mapping[int, PlannedProgram],
     feed: Feed,
-    schedule: Schedule,
+    schedules: Schedule | Mapping[int, Schedule],
     seeds: Sequence[int],
     *,
     prepare: Callable[[Lockstep], None] | None = None,
     on_step: Callable[[], None] | None = None,
 ) -> Series:
-    """The measured quantities of all programs; the arguments are those of :func:`check_runs`."""
-    by_size = {size: _watched(program, feed, schedule, seeds, prepare, on_step) for size, program in programs.items()}
+    """The measured quantities of all programs, by one schedule or one for each; the other arguments are as above."""
+    by_itself = schedules if isinstance(schedules, Mapping) else dict.fromkeys(programs, schedules)
+    by_size = {
+        size: _watched(program, feed, by_itself[size], seeds, prepare, on_step) for size, program in programs.items()
+    }
     return Series.of(by_size, next(iter(programs.values())).plan.setting.optimizer)
 
 

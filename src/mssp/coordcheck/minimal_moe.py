@@ -19,7 +19,7 @@ from mssp.ladders.mlp import config_of, family
 from mssp.measure.quantities import EFFECTIVE, LOSS
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import without_plan_warnings
-from mssp.planning.setting import II, III, I, Setting
+from mssp.planning.setting import ANY, II, III, I, Setting
 from mssp.replicas.lockstep import Lockstep
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.program import Replica
@@ -37,7 +37,7 @@ _WIDTHS = {I: (64, 128, 256), II: (64, 128, 256, 512), III: (64, 128, 192)}
 def for_open_questions(plan_of_smallest: Plan) -> dict[str, list[Estimate | None]] | None:
     """The simulated exponents for the setting of a plan; None if the paper's tables have its first steps."""
     setting = replace(plan_of_smallest.setting, as_printed=False)
-    if setting.regime is None or tabulated(EFFECTIVE("expert_in"), STEPS, setting) is not None:
+    if setting.regime in (None, ANY) or tabulated(EFFECTIVE("expert_in"), STEPS, setting) is not None:
         return None
     return simulated(setting, _WIDTHS[setting.regime])
 

@@ -34,11 +34,13 @@ from mssp.measure.moe_layers import moe_layers
 from mssp.measure.quantities import AGGREGATION, EPS, GRADIENT, GRADIENT_SUM, LOSS
 from mssp.planning.growth import infer
 from mssp.planning.plans import Plan
+from mssp.planning.setting import ANY
 from mssp.planning.shape import Shape
 from mssp.theory.expected import Theory
 
 Loss = Callable[[nn.Module, Any], Tensor]
 _FEWEST_SIZES = 2
+_SIZES = ("width", "expert_width", "experts", "active")  # over the first of them that differs, exponents are fitted
 
 
 @takes(
@@ -228,13 +230,11 @@ def _sizes(shapes: Sequence[Shape], plan: Plan) -> dict[int, Shape]:
     for shape in shapes:
         if not isinstance(shape, Shape):
             raise ValueError(f"shapes are of mssp.Shape, got {shape!r}")
-    grows = "width" if len({shape.width for shape in shapes}) > 1 else "depth"
+    grows = next((name for name in _SIZES if len({getattr(shape, name) for shape in shapes}) > 1), "depth")
     by_size = dict(sorted({getattr(shape, grows): shape for shape in shapes}.items()))
     if len(by_size) < len(shapes):
-        raise ValueError(
-            f"exponents are over the width, or the depth: the {len(shapes)} shapes have {len(by_size)} of them"
-        )
-    if grows == "width" and plan.setting.regime is not None:
+        raise ValueError(f"exponents are over the {grows}: the {len(shapes)} shapes have {len(by_size)} of them")
+    if grows != "depth" and plan.setting.regime not in (None, ANY):
         regime = infer(by_size[min(by_size)], by_size[max(by_size)])
         if regime is not plan.setting.regime:
             raise ValueError(f"the plan is for Regime {plan.regime}, and the shapes grow as Regime {regime} does")

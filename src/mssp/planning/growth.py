@@ -95,6 +95,16 @@ def infer(base: Shape | None, target: Shape) -> Regime:
     return Growth(base, target).regime
 
 
+def undecided(base: Shape | None, target: Shape) -> list[str]:
+    """What the sizes leave open of a regime that nobody has said, in words."""
+    if base is None or base.dims != target.dims:
+        return []
+    return [
+        "base and target have the same sizes: which regime they will grow in decides how experts and routers start; "
+        f"say it (--regime {'|'.join(map(str, GROWTHS))})"
+    ]
+
+
 def outside_theory(base: Shape | None, target: Shape, regime: Regime | None) -> list[str]:
     """What neither the paper nor our own derivation covers in this step, in words."""
     if base is None or regime is None:
@@ -105,12 +115,6 @@ def outside_theory(base: Shape | None, target: Shape, regime: Regime | None) -> 
         smaller = ", ".join(growth.shrinking)
         messages.append(f"smaller in the target than in the base: {smaller}; nothing was measured of shrinking models")
     if regime is ANY:
-        if base.dims == target.dims:
-            choices = "|".join(map(str, GROWTHS))
-            messages.append(
-                "base and target have the same sizes: which regime they will grow in decides how experts and routers "
-                f"start, say it (--regime {choices})"
-            )
         return messages
     if base.active * target.experts != target.active * base.experts:
         messages.append(

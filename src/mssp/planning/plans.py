@@ -22,9 +22,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from mssp._constraints import kind_of, mapping, one_of, optional, positive, positive_or_zero, switch, takes
-from mssp.planning import arguments, plan_file, printing, recipe
+from mssp.planning import arguments, plan_file, printing, recipe, scope
 from mssp.planning.arguments import ALL, WEIGHT_ROLES
-from mssp.planning.growth import Growth, infer, outside_theory, refuse_unplannable
+from mssp.planning.growth import Growth, infer, outside_theory, refuse_unplannable, undecided
 from mssp.planning.parameter import Dims, ParamInfo, check_fits, own_dims, parse_layout, with_fans
 from mssp.planning.power import Factor, Power
 from mssp.planning.recipe import PlanWarning, Recipe, without_plan_warnings
@@ -234,6 +234,11 @@ class Plan:
         values = self._values(rule, target, base)
         return values if grows_as_role else replace(values, source="derived")
 
+    @property
+    def scope(self) -> list[tuple[str, str]]:
+        """What of this plan is the paper's, what is derived, and what is not stable: sentences, each under a word."""
+        return scope.scope_of(self)
+
     # -- multipliers of the forward pass ------------------------------------------------------------------------------
 
     def multiplier(
@@ -384,7 +389,7 @@ def plan(
         gates_sum_to_one: the gates of the chosen experts are shares of one (softmax, renormalised), which matters to
             the router's eps where experts start alike.
     """
-    setting = Setting.of(scheme, regime, optimizer, readout, as_printed)
+    setting, unsaid = Setting.of(scheme, regime, optimizer, readout, as_printed), list[str]()
     target, base = arguments.shapes(target, base)
     recipe, tuned_with = arguments.recipes(recipe, tuned_with)
     unchecked = Plan(
@@ -406,14 +411,14 @@ def plan(
     )
     arguments.check(unchecked)
     if setting.regime is None and not setting.scheme.regime_free:
-        setting = replace(setting, regime=infer(base, target))
+        setting, unsaid = replace(setting, regime=infer(base, target)), undecided(base, target)
     refuse_unplannable(base, target, setting.regime)
-    return _warned(replace(unchecked, setting=setting.checked()))
+    return _warned(replace(unchecked, setting=setting.checked()), unsaid)
 
 
-def _warned(plan: Plan) -> Plan:
+def _warned(plan: Plan, unsaid: list[str]) -> Plan:
     """The plan with its warnings, which are also raised as Python warnings."""
-    messages = outside_theory(plan.base, plan.target, plan.setting.regime)
+    messages = unsaid + outside_theory(plan.base, plan.target, plan.setting.regime)
     messages += recipe.changes(plan.tuned_with, plan.recipe)
     for name in ("init_std", "init_mult"):
         ignored = [role for role in getattr(plan, name) if role != ALL and plan.rule(role).zero]

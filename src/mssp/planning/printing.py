@@ -11,7 +11,6 @@ from mssp._tables import align, markdown_table, number
 from mssp.planning.plan_file import MISSING, differences, document
 from mssp.planning.power import Factor
 from mssp.planning.rules import BIASES, GAINS, Rule
-from mssp.planning.scope import scope
 from mssp.planning.setting import title_of
 from mssp.planning.shape import SYMBOLS
 
@@ -43,7 +42,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         *((name, "  ".join(f"{s} {shape.dims[s]:.0f}" for s in symbols)) for name, shape in sizes if shape is not None),
         ("tuned", ", ".join(tuned)),
         ("forward", _forward(plan) + (f"; relative to the base: {_forward(plan, relative=True)}" if plan.base else "")),
-        *scope(plan),
+        *plan.scope,
     ]
 
 

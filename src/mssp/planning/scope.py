@@ -18,7 +18,7 @@ SMALL_SPREAD = 0.1
 _BALANCED = 0.02  # how far from 1 κ may be before a plan speaks of it
 
 
-def scope(plan: Plan) -> list[tuple[str, str]]:
+def scope_of(plan: Plan) -> list[tuple[str, str]]:
     """Sentences on a plan's growth and its router, each under a word. Plans without a base have no growth."""
     lines = [] if plan.growth is None else _of_growth(plan, plan.growth)
     if routes_from_small_start(plan):
@@ -60,7 +60,7 @@ def _of_growth(plan: Plan, growth: Growth) -> list[tuple[str, str]]:
             "unstable",
             "κ < 1: what comes back through the experts' starts grows as κ^-1/2, here × "
             f"{number(growth.kappa**-0.5)}, whatever their std; init_mult expert_in={compromise} (κ^1/4) was measured "
-            "to halve that exponent",
+            "to lower that exponent",
         ))  # fmt: skip
     return lines
 

@@ -92,6 +92,9 @@ def update(
     padded = triton.cdiv(B, tile_b) * tile_b
     adam = mean is not None
     tiles = min(_ADAM_TILES if adam else 1, triton.cdiv(I, _TILE))
+    # Stages overlap the loads of several tiles. Over several parts of a batch they would need more shared memory than
+    # there is.
+    stages = 3 if adam and padded == tile_b else 1
     grid = (triton.cdiv(O, _TILE) * triton.cdiv(I, _TILE * tiles), R)
     with torch.cuda.device_of(weight):
         _update[grid](
@@ -99,7 +102,7 @@ def update(
             _batch_last(columns, padded), step_size, eps, step_size if decay_factor is None else decay_factor, alive,
             root_correction_2, O, I, R // len(columns), betas[0], betas[1],
             B=padded, ADAM=adam, DECAYS=decay_factor is not None, PRECISION="tf32" if tf32 else "tf32x3", TILES=tiles,
-            TILE=_TILE, TILE_B=tile_b, num_warps=4, num_stages=3 if adam else 1,
+            TILE=_TILE, TILE_B=tile_b, num_warps=4, num_stages=stages,
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What to expect of a quantity, and which source says so: the paper's tables, the rules, or a simulation.
+"""What to expect of a quantity, and which source says so: the paper's tables, the rules, a derivation, a simulation.
 
 Under gates that are shares of one among K of M experts, a finite number of experts changes what comes back through the
 router, and predictions leave room for that. A gradient at the logits is what comes back to the gates times the
@@ -39,8 +39,10 @@ from mssp.measure.quantities import (
     Quantity,
 )
 from mssp.planning.plans import Plan
+from mssp.planning.setting import ANY, MSSP, I
 from mssp.theory.implied import Implied
-from mssp.theory.propagation import Exponent, slack, tabulated
+from mssp.theory.orders import Orders
+from mssp.theory.propagation import THROUGH_INITIAL_ROUTER, Exponent, slack, stable_exponent, tabulated
 
 _TOKENS = 4096
 
@@ -85,7 +87,7 @@ _SIMULATED = (
 
 @dataclass(frozen=True)
 class Prediction:
-    """An exponent, where it comes from (``paper``, ``rules`` or ``simulated``), and how uncertain it is.
+    """An exponent, where it comes from (``paper``, ``derived``, ``rules`` or ``simulated``), and how uncertain it is.
 
     A prediction that is not ``binding`` is shown beside the measured exponent, which is not judged by it.
     """
@@ -119,6 +121,7 @@ class Theory:
         self.plan = plans[min(plans)]
         self.depth = _only_depth_grows(plans)
         self._implied, self._simulated = Implied(plans, equal_shares=equal_shares), simulated or {}
+        self._orders = Orders(plans) if self.plan.setting.regime is ANY and not self.depth else None
         self._own_sides = frozenset(own_sides)
         self._rise = rise(plans) if equal_shares and not self.depth else Fraction(0)
         # Nothing is exactly zero with weight decay, which moves weights that no gradient reaches, or with a loss that
@@ -127,18 +130,33 @@ class Theory:
 
     def prediction(self, name: str, step: int) -> Prediction | None:
         """The prediction after so many updates; None where no source has one."""
-        printed = tabulated(name, step, self.plan.setting, depth=self.depth)
-        if printed is not None:
-            return self._unless_zero(name, printed, "paper")
         quantity = Quantity.named(name)
+        printed = tabulated(name, step, self.plan.setting, depth=self.depth)
+        if printed is not None and not self._passes_a_small_router(quantity):
+            return self._unless_zero(name, printed, "paper")
         if quantity.of in self._own_sides and quantity.kind not in (BACKWARD_PROPAGATING, BACKWARD_EFFECTIVE):
             return None
+        derived = None if self._orders is None else self._orders.exponent(quantity, step)
+        if derived is not None:
+            return self._unless_zero(name, derived, "derived")
         implied = self._implied.exponent(name, step)
         if implied is not None:
             return self._unless_zero(name, implied, "rules")
         if quantity.kind in _SIMULATED and step < len(self._simulated.get(name, ())):
             return self._from_simulation(name, self._simulated[name][step], step)
         return None
+
+    def stable(self, name: Quantity) -> Fraction | None:
+        """The exponent that maximal scale stability demands of a quantity; None where it demands nothing."""
+        if self._orders is not None:
+            return self._orders.stable(name)
+        return stable_exponent(name, self.plan.setting.regime, depth=self.depth)
+
+    def _passes_a_small_router(self, quantity: Quantity) -> bool:
+        """Whether a quantity goes through the start of a router that the paper starts at zero, and top-K does not."""
+        setting = self.plan.setting
+        starts_small = setting.scheme is MSSP and setting.regime is I and not self.plan.roles["router"].zero
+        return starts_small and quantity in THROUGH_INITIAL_ROUTER
 
     def _unless_zero(self, name: str, exponent: Exponent, source: str) -> Prediction | None:
         if exponent.power is None and self._never_zero:

@@ -32,7 +32,7 @@ from mssp.measure.quantities import (
     WAY_BACK,
     Quantity,
 )
-from mssp.planning.setting import ADAM, MSSP, MUP, MUPS_OWN, SGD, ZERO, I, Regime, Setting, regime_named
+from mssp.planning.setting import ADAM, ANY, MSSP, MUP, MUPS_OWN, SGD, ZERO, I, Regime, Setting, regime_named
 
 # MSSP from a zero readout, for SGD and Adam alike: the first update moves the readout alone, the second moves
 # everything, and from then on nothing changes its order. "from" is the number of updates after which a term is there.
@@ -184,17 +184,17 @@ def slack(name: str) -> Fraction:
     >>> slack("gradient/router"), slack("effective/expert_in")
     (Fraction(1, 2), Fraction(0, 1))
     """
-    return Fraction(_ALIGNING.get(_whole(Quantity.named(name)), 0), 2)
+    return Fraction(_ALIGNING.get(whole(Quantity.named(name)), 0), 2)
 
 
-def _whole(name: Quantity) -> Quantity:
+def whole(name: Quantity) -> Quantity:
     """For the part of a term that the readout's update sent, the term: it is all of it under a readout of zeros."""
     return name.kind(name.of) if name.part == BY_UPDATE else name
 
 
 # In Regime I muP differs from MSSP by its router's initial weights alone. What passes through them falls with the width
 # where theory says that it should not (the paper's "anomaly"), so nothing is predicted of it.
-_THROUGH_INITIAL_ROUTER = (
+THROUGH_INITIAL_ROUTER = (
     PROPAGATING("router"), BACKWARD_PROPAGATING("router"), THROUGH_ROUTER(INIT, INIT), THROUGH_ROUTER(INIT, UPDATED),
 )  # fmt: skip
 
@@ -229,12 +229,13 @@ def tabulated(name: str, step: int, setting: Setting, *, depth: bool = False) ->
         depth: the exponent in L, of a stack of residual blocks, instead of that in the width.
     """
     quantity, scheme, regime = Quantity.named(name), setting.scheme, setting.regime
-    if scheme is MSSP and setting.readout == ZERO:
+    has_table = regime is not ANY  # whose terms follow from its sizes (``orders.py``)
+    if scheme is MSSP and setting.readout == ZERO and has_table:
         in_width = _of_mssp(quantity, step, regime)
         return _in_depth(quantity, in_width) if depth else in_width
-    if scheme is not MUP or depth:
+    if scheme is not MUP or depth or not has_table:
         return None
-    if regime is I and setting.readout == ZERO and quantity not in _THROUGH_INITIAL_ROUTER:
+    if regime is I and setting.readout == ZERO and quantity not in THROUGH_INITIAL_ROUTER:
         return _of_mssp(quantity, step, regime)
     if quantity == AGGREGATE("init"):
         # Whatever the readout, the optimizer and the step.
@@ -255,10 +256,15 @@ def stable_exponent(name: str, regime: Regime | None, *, depth: bool = False) ->
     return None if exponent is None else exponent.power
 
 
+def starts_after(name: Quantity) -> int:
+    """The number of updates after which MSSP's dynamics have a term."""
+    return _mssp()[whole(name)][0]
+
+
 def _of_mssp(name: Quantity, step: int, regime: Regime | None) -> Exponent | None:
-    if _whole(name) not in _mssp():
+    if whole(name) not in _mssp():
         return None
-    start, cells = _mssp()[_whole(name)]
+    start, cells = _mssp()[whole(name)]
     assert regime is not None
     return Exponent(None) if start > step else _exponent(name, cells[regime])
 
