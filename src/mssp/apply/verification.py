@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from mssp.planning.plans import Plan, Values
 
 # Gates that sum to one over the experts: with equal experts the router's gradient cancels.
-_SUMMING_GATES = ("softmax", "renormalised")
+SOFTMAX = "softmax"
+_SUMMING_GATES = (SOFTMAX, "renormalised")
 GATE_KINDS = ("sigmoid", *_SUMMING_GATES)
 _HALF = (torch.bfloat16, torch.float16)  # precisions that round small updates away
 
@@ -102,6 +104,14 @@ def check_routing(plan: Plan, model: nn.Module, infos: Sequence[ParamInfo], gate
         _warn(
             f"experts start alike, and under a {summing} gate what moves the router is how they differ, which falls as "
             "N^-1/2 beside the plan's eps: plan with gates_sum_to_one=True"
+        )
+    factors = {} if plan.growth is None else plan.growth.factors
+    if is_routed and SOFTMAX in gates and not math.isclose(factors.get("K", 1.0), factors.get("M", 1.0)):
+        missing = factors["M"] / factors["K"]
+        _warn(
+            f"softmax gates of the chosen experts sum to less the fewer they are of all, here {1 / missing:.3g} times "
+            f"what they sum to at the base: multiply the sum over experts by {missing:.3g} (in configs, "
+            "routed_scaling_factor), or renormalise the gates"
         )
     for info in infos:
         if info.tied_readout:
