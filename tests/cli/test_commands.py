@@ -135,8 +135,8 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no command given: use one of demo, plan, explain"),
-        (["scale"], "unknown command 'scale': use one of demo, plan, explain"),
+        ([], "no command given: use one of demo, proxy, plan, explain"),
+        (["scale"], "unknown command 'scale': use one of demo, proxy, plan, explain"),
         (["plan", *STEP, "--tarket.width", "3"], "--tarket.width, 3; perhaps you meant --target.width"),
         (["plan", *STEP, "--target.width", "12.5"], "--target.width must be a positive whole number, got 12.5"),
         (["plan", *STEP, "--target.width", "0"], "--target.width must be a positive whole number, got 0"),
@@ -172,7 +172,7 @@ def test_shapes_from_hugging_face_configs(capsys: pytest.CaptureFixture[str], tm
         ),
         (["plan", *STEP, "--optimizer", "sgd", "--lr", "1e308", "--json"], "comes to inf: outside the range"),
         (["plan", "--extend", "", *flags("target", TARGET)], "--extend must be a file that is there, got ''"),
-        (["--json", "plan"], "unknown command '--json': use one of demo, plan"),
+        (["--json", "plan"], "unknown command '--json': use one of demo, proxy, plan"),
         (["demo", "--steps", "1.5"], "--steps must be a positive whole number, got 1.5"),
         (["plan", *STEP, "--recipe.betas", "0.9", "x"], "--recipe.betas must be two numbers in [0, 1), got (0.9, 'x')"),
         (["plan", *STEP, "--json", "--markdown"], "--json and --markdown exclude each other"),

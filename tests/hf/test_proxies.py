@@ -288,6 +288,12 @@ def test_half_of_the_layers_have_experts() -> None:
     assert found == [3, 1, 1, 0]
 
 
+def test_heads_beyond_all_models_are_refused() -> None:
+    large = target_of("qwen3-235b") | {"num_attention_heads": 2**40, "num_key_value_heads": 4}
+    with pytest.raises(ValueError, match="num_attention_heads must be at most 65,536 for a proxy, got 1099511627776"):
+        proxy(large, 512)
+
+
 def test_dense_models_have_one_proxy() -> None:
     llama = {
         "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,

@@ -16,7 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from mssp._constraints import a_config, optional, positive_int, takes
+from mssp._constraints import a_config, optional, positive_int, shown, takes
 from mssp._tables import align, number
 from mssp.hf.hub import config_file, is_on_the_hub
 from mssp.hf.meta import ConfigError, config_of, on_meta
@@ -37,6 +37,7 @@ _HEADS = (
     ("num_attention_heads", "num_key_value_heads"), ("linear_num_value_heads", "linear_num_key_heads"),
     ("swa_num_attention_heads", "swa_num_key_value_heads"),
 )  # fmt: skip
+_MOST_HEADS = 2**16  # all divisors of so many are tried in a moment
 _HEAD_SIZES = ("head_dim", "v_head_dim")
 _GROUPS = ("n_group", "num_expert_group")
 _LIKE_EXPERTS = ("zero_expert_num",)  # experts that compute nothing, in proportion to those that do
@@ -244,6 +245,8 @@ class _Large:
         for many, few in _HEADS:
             if not _is_count(heads := self._complete.get(many)):
                 continue
+            if heads > _MOST_HEADS:
+                raise ValueError(f"{many} must be at most {_MOST_HEADS:,} for a proxy, got {shown(heads)}")
             counts[many] = _divisor(small.width, heads / factor) if dividing else max(1, round(heads / factor))
             if _is_count(shared := self._complete.get(few)):
                 counts[few] = _divisor(counts[many], shared / factor)
@@ -306,7 +309,8 @@ def _small_shapes(large: _Large, width: int, depth: int, experts: int | None) ->
 
 def _divisor(number: int, wanted: Fraction) -> int:
     """The divisor of a number that is closest to what is wanted."""
-    divisors = [count for count in range(1, number + 1) if number % count == 0]
+    smaller = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
+    divisors = [*smaller, *(number // count for count in smaller)]
     return min(divisors, key=lambda count: abs(math.log(count / wanted)))
 
 
