@@ -198,10 +198,6 @@ def test_markdown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (
-            {"model_type": "jamba"},
-            "the base is a olmoe, the model a jamba: base and target must be",
-        ),
         ({"rope_parameters": 3}, "transformers cannot make a model of this config: "),
         ({"model_type": "nothing"}, "model_type 'nothing' is not one that transformers knows"),
         ({"num_key_value_heads": 3}, "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
@@ -219,6 +215,20 @@ def test_configs_that_make_no_sense(
     assert err.startswith("mssp: error: ")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_without_a_table_by_name_the_plan_is_by_role(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    jamba = OLMOE | GROWN | {"model_type": "jamba"}
+    code, out, err = run(capsys, tmp_path, OLMOE, jamba, "--regime", "III")
+    assert code == 0
+    assert out.startswith("MSSP, Regime III, AdamW")
+    reason = "the base is a olmoe, the model a jamba: base and target must be of one architecture"
+    assert f"mssp: warning: there is no table by parameter name: {reason}\n" in err
+    again = tmp_path / "again"
+    again.mkdir()
+    code, out, err = run(capsys, again, OLMOE, jamba, "--regime", "III", "--json", "--by-name")
+    assert (code, out) == (2, "")
+    assert err.endswith(f"mssp: error: {reason}\n")
 
 
 def test_without_transformers_the_plan_is_by_role(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ lr 0.004, eps 1e-8 and a std of 0.02. For a growth that is no regime's, docs/gro
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,6 +155,9 @@ def planned(pair: str, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[
     return code, json.loads(out) if code == 0 else {}, err
 
 
+SIX = ("qwen3-235b", "mixtral-8x22b", "gpt-oss-120b", "deepseek-v2", "glm-4.5", "deepseek-v3")
+
+
 def test_every_pair_is_here() -> None:
     assert {folder.name for folder in PAIRS.iterdir() if folder.is_dir()} == STEPS.keys()
 
@@ -169,6 +173,19 @@ def test_each_pair_is_planned(pair: str, capsys: pytest.CaptureFixture[str]) -> 
     assert growth.share == pytest.approx(expected.share, rel=5e-3)
     held = {line.removeprefix("mssp: warning: ") for line in err.splitlines() if "the theory holds it fixed" in line}
     assert held == {f"{change}: the theory holds it fixed" for change in CHANGES.get(pair, ())}
+
+
+@pytest.mark.parametrize("pair", SIX)
+def test_the_pair_is_printed_as_a_table(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """By parameter name, or by role where base and target are built of different parts, which is said."""
+    base, target = files(pair)
+    words = ["plan", "--base-config", str(base), "--target-config", str(target), "--lr", "4e-3"]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    kappa = re.search(r"κ = k n_e / n = ([\d.]+);", out)
+    assert kappa is not None
+    assert float(kappa[1]) == pytest.approx(STEPS[pair].kappa, abs=1e-3)
+    assert ("there is no table by parameter name" in err) == ("\nparameter " not in out)
 
 
 @pytest.mark.parametrize("pair", BY_HAND)

@@ -147,6 +147,7 @@ class PlanCommand:
             return None
         from mssp.hf.meta import ConfigError, config_of, on_meta
         from mssp.hf.named_plan import by_name
+        from mssp.hf.probing import TooLargeError
 
         try:
             return by_name(target_plan, *self._configs(read))
@@ -157,6 +158,12 @@ class PlanCommand:
                 except ConfigError as error:
                     raise ValueError(f"{path}: {error}") from None
             raise
+        except ValueError as error:
+            # The plan by role holds all the same, where base and target are built of different parts.
+            if self.by_name or isinstance(error, TooLargeError):
+                raise
+            print(f"mssp: warning: there is no table by parameter name: {error}", file=sys.stderr)
+            return None
 
     def _configs(self, read: Reader) -> Iterator[dict[str, Any] | None]:
         """The configs of target and base. They are copies: transformers adds keys, and both may be the same file."""

@@ -55,7 +55,7 @@ def config_of(source: Any, like: nn.Module | None = None) -> Any:
 
     family = family_of(entries)
     if not isinstance(family, str) or family not in CONFIG_MAPPING:
-        raise ValueError(f"the config's model_type {family!r} is not one that transformers knows")
+        raise ConfigError(f"the config's model_type {family!r} is not one that transformers knows")
     return _built(CONFIG_MAPPING[family], sizes)
 
 

@@ -83,6 +83,10 @@ def _comparable(value: object) -> Any:
     return id(value)
 
 
+class TooLargeError(ValueError):
+    """A module that no machine of usual size can run once."""
+
+
 @dataclass(frozen=True)
 class Gates:
     """How a router makes gates.
@@ -130,7 +134,7 @@ def _check_size(module: nn.Module, name: str, width: int = 1) -> None:
     """
     size = max(_TOKENS * width, sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers())))
     if size > _MOST_NUMBERS:
-        raise ValueError(f"{name} has {size:,} numbers: more than {_MOST_NUMBERS:,} are too many to run it once")
+        raise TooLargeError(f"{name} has {size:,} numbers: more than {_MOST_NUMBERS:,} are too many to run it once")
 
 
 def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tuple[Tensor, ...]], name: str) -> Any:

@@ -97,7 +97,7 @@ def infer(base: Shape | None, target: Shape) -> Regime:
 
 def undecided(base: Shape | None, target: Shape) -> list[str]:
     """What the sizes leave open of a regime that nobody has said, in words."""
-    if base is None or base.dims != target.dims:
+    if base is None or base.dims != target.dims or target.is_dense:
         return []
     return [
         "base and target have the same sizes: which regime they will grow in decides how experts and routers start; "
