@@ -39,12 +39,15 @@ from mssp.nn.router import Routing
 from mssp.planning.growth import Growth
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import without_plan_warnings
+from mssp.planning.setting import Setting
 from mssp.planning.shape import Shape
 from mssp.replicas import Feed, Replica, Schedule
 from mssp.replicas.mlp import MLPProgram
 from mssp.replicas.training import train
+from mssp.report.figures.sweeps import transfer_figure
+from mssp.report.saving import save
 from mssp.sweep.metrics import METRICS
-from mssp.sweep.transfer import Score, Transfer
+from mssp.sweep.transfer import Contender, Score, Transfer
 
 INPUTS, CLASSES, LR = 64, 100, 0.01
 TOKENS_PER_EXPERT = 64
@@ -235,8 +238,22 @@ def sweep_growths(asked: argparse.Namespace, device: torch.device) -> list[str]:
             print(f"{name}, {variant}: {time.perf_counter() - started:.0f} s", flush=True)
             if asked.save:
                 Path(asked.save).write_text(json.dumps(kept), encoding="utf-8")
+        if asked.plot:
+            draw(kept, name, asked.plot)
     header = ["growth", "variant", "log2 of the best rate by size", "drift per doubling", f"{METRIC} there", "regret"]
     return markdown_table(header, rows)
+
+
+def draw(kept: Mapping[str, Sequence[Sequence[Any]]], growth: str, file: str) -> None:
+    """The figure of one growth's sweep, from what ``sweep`` saved: the column beside SP."""
+    outcomes = {
+        Contender(Setting.of(scheme, None, "adam")): Transfer(
+            METRICS[METRIC], [Score(int(width), lr, int(seed), *rest) for width, lr, seed, *rest in scores]
+        )
+        for variant, scheme in (("column", "mssp"), ("SP", "sp"))
+        if (scores := kept.get(f"{growth}: {variant}"))
+    }
+    save(transfer_figure(outcomes, GROWTHS[growth].words), file)
 
 
 def vars_of(score: Score) -> tuple[float, ...]:
@@ -339,6 +356,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--save", help="a file for all measured exponents")
+    parser.add_argument("--plot", help="a figure of the last growth that is swept: .svg, .html")
     asked = parser.parse_args()
     device = pick_device(asked.device)
     print(

@@ -52,6 +52,7 @@ def test_every_adam_takes_the_groups(options: dict[str, bool], scaled: bool) -> 
     assert losses == pytest.approx(reference, rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # advice of torch.compile
 def test_compiled_models_are_initialised_in_place() -> None:
     plan = mssp.plan(SHAPE, regime="II", lr=1e-2)
     model = Transformer(plan).cuda()

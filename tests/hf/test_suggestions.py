@@ -22,6 +22,7 @@ from mssp import ParamInfo
 from mssp.apply.description import described_parameters
 from mssp.apply.patterns import Pattern, matcher
 from mssp.hf import suggestions as drafting
+from mssp.hf.meta import STORED
 from mssp.hf.suggestions import Suggestions
 from mssp.nn import GPT, GPTConfig, MLPConfig, MLPMoE
 from own_transformer import CLAIMS, Transformer
@@ -110,7 +111,9 @@ def test_the_example_in_the_style_of_nanogpt() -> None:
 
 
 def test_the_example_of_hugging_face() -> None:
-    model = OlmoeForCausalLM(SMALL)
+    config = copy.deepcopy(SMALL)
+    vars(config).pop(STORED, None)  # what another test's model has kept in it
+    model = OlmoeForCausalLM(config)
     mssp.hf.adapt(model)
     truth = described(model)
     mssp.hf.release(model)

@@ -600,6 +600,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
 
 def test_sharded_parameters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = gpt()
-    monkeypatch.setattr("mssp.measure.modules.DTensor", nn.Parameter)  # as if every one were
+    monkeypatch.setattr("mssp.measure.modules.is_sharded", lambda tensor: True)  # as if every one were
     with pytest.raises(ValueError, match=r"embedding.weight is sharded, and a probe reads whole parameters"):
         ModuleProbe(model, batch)

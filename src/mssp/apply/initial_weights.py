@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from mssp._constraints import a_module, a_plan, claims, one_of, optional, takes, whole
 from mssp.apply.description import Claims, name_cleaner, planned_multipliers, planned_parameters
 from mssp.apply.protocols import Draws, KeepsPlan
 from mssp.apply.random_numbers import normals
+from mssp.apply.sharding import is_sharded
 from mssp.apply.verification import GATE_KINDS, check_precision, check_routing
 from mssp.planning.parameter import OWN
 from mssp.planning.rules import BIASES, GAINS
 
 if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
     from mssp.planning.parameter import ParamInfo
     from mssp.planning.plans import Plan, Values
 
@@ -94,7 +96,7 @@ def fill(parameter: Tensor, info: ParamInfo, values: Values, seed: int) -> None:
         parameter.fill_(usual if info.start is None else info.start)
     elif values.zero:
         parameter.zero_()
-    elif isinstance(parameter, DTensor):
+    elif is_sharded(parameter):
         _fill_sharded(parameter, info, values, seed)
     else:
         parameter.copy_(draw(tuple(parameter.shape), _all_of(parameter), info, values, seed, parameter.dtype))
@@ -153,6 +155,8 @@ def draw_normals(shape: tuple[int, ...], region: Region, name: str, seed: int) -
 
 def _fill_sharded(parameter: DTensor, info: ParamInfo, values: Values, seed: int) -> None:
     """Write a sharded parameter. Every rank draws its own shard; of other placements the whole, which torch cuts."""
+    from torch.distributed.tensor import distribute_tensor
+
     shape = tuple(parameter.shape)
     region = _local_region(parameter)
     if region is not None:
@@ -168,6 +172,8 @@ def _fill_sharded(parameter: DTensor, info: ParamInfo, values: Values, seed: int
 
 def _local_region(parameter: DTensor) -> Region | None:
     """The part of a parameter that this rank holds; None where it is not plainly sharded."""
+    from torch.distributed.tensor import Replicate, Shard
+
     starts, stops = [0] * parameter.dim(), list(parameter.shape)
     coordinate = parameter.device_mesh.get_coordinate()
     if coordinate is None:

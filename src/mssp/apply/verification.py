@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from mssp._constraints import a_module, a_plan, an_optimizer, claims, optional, takes
 from mssp.apply.description import Claims, planned_multipliers, planned_parameters
 from mssp.apply.groups import check_schedule, group_settings, optimizer_class, same_values, scales_gradients
 from mssp.apply.protocols import Multiplies, Routes
+from mssp.apply.sharding import is_sharded
 from mssp.planning.arguments import ALL
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.power import Power
@@ -71,7 +71,7 @@ def _warn_of_small_spread(plan: Plan, described: Sequence[tuple[ParamInfo, Tenso
     """Warn of routers whose logits lie so close together that all tokens may choose the same experts."""
     for info, parameter, _ in described:
         if info.role == "router" and plan.target.active < plan.target.experts and not parameter.is_meta:
-            weights = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            weights = parameter.to_local() if is_sharded(parameter) else parameter
             spread = float(weights.detach().float().square().mean().sqrt()) * plan.target.width**0.5
             if spread < SMALL_SPREAD:
                 _warn(

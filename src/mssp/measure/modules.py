@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
-from torch.distributed.tensor import DTensor
 
 from mssp._constraints import a_module, claims, function, optional, takes
 from mssp.apply.description import Claims, described_parameters, unwrapped
+from mssp.apply.sharding import is_sharded
 from mssp.measure.magnitudes import Layer, Pool, Sizes, layer_sizes, rms
 from mssp.measure.moe_layers import MoELayer, merged, moe_layers
 from mssp.measure.moe_terms import distance_between_experts, moe_sizes, routing_sizes
@@ -291,7 +291,7 @@ class Entries:
 
 def check_unsharded(described: Described) -> None:
     for info, parameter in described:
-        if isinstance(parameter, DTensor):  # as FSDP makes them
+        if is_sharded(parameter):  # as FSDP makes them
             raise ValueError(f"{info.name} is sharded, and a probe reads whole parameters: probe a model without FSDP")
 
 

@@ -12,7 +12,7 @@ from mssp.coordcheck import text as check_text
 from mssp.coordcheck.result import Check
 from mssp.measure.quantities import AGGREGATE, LARGEST_LOAD
 from mssp.planning import printing
-from mssp.planning.setting import Optimizer, Regime, Setting
+from mssp.planning.setting import Optimizer, Regime, Setting, title_of
 from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep, Swept
 from mssp.report.figure import Figure
 from mssp.report.figures.agreement import agreement_figure
@@ -200,7 +200,7 @@ def _check_blocks(checks: Sequence[Checked]) -> list[Block]:
         name = each.name
         group[name if name not in group else f"{name} ({len(group) + 1})"] = each
     for number, ((regime, optimizer, data), group) in enumerate(groups.items(), 1):
-        label = " · ".join(filter(None, (f"Regime {regime}" if regime else "", optimizer.title, data)))
+        label = " · ".join(filter(None, (title_of(regime), optimizer.title, data)))
         figure = agreement_figure(
             {name: each.check for name, each in group.items()}, f"{label}: predicted and measured exponents"
         )

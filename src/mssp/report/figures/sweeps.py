@@ -9,7 +9,7 @@ from itertools import combinations, cycle
 from statistics import fmean, median
 
 from mssp._estimates import Estimate
-from mssp.planning.setting import JIANG, MSSP, MUP, MUP_HEURISTIC, NTP, SP, Scheme
+from mssp.planning.setting import JIANG, MSSP, MUP, MUP_HEURISTIC, NTP, SP, Scheme, title_of
 from mssp.report.colours import BLANK, GROUND, INK, MUTED, ON_BRIGHT, shades
 from mssp.report.figure import Axis, Cells, Figure, Json, Panel, Scale, Series, estimated, in_rows, mark, swatch
 from mssp.report.words import many, signed
@@ -425,7 +425,7 @@ def _metric_of(outcomes: Mapping[Contender, Outcome]) -> Metric:
 def _name(contender: Contender, scheme: bool = True) -> str:
     """As ``Regime II · MSSP · SGD``, with everything that is not as usual."""
     setting = contender.setting
-    regime = f"Regime {setting.regime}" if setting.regime else ""
+    regime = title_of(setting.regime)
     parts = (regime, setting.scheme.title if scheme else "", setting.optimizer.title, contender.details)
     return " · ".join(filter(None, parts))
 
