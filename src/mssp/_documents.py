@@ -25,7 +25,7 @@ def parsed(content: str | bytes) -> Any:
     >>> parsed('{"seeds": 1, "seeds": 2}')
     Traceback (most recent call last):
         ...
-    ValueError: it is not JSON: 'seeds' is there twice
+    ValueError: it is not JSON: 'seeds' is there twice: 1 and 2
 
     Refused are also numbers that no float can hold, NaN among them, and what is nested deeper than ``DEEPEST``.
     """
@@ -40,7 +40,7 @@ def parsed(content: str | bytes) -> Any:
         raise ValueError(_TOO_DEEP) from None
     except ValueError as error:
         raise ValueError(f"it is not JSON: {error}") from None
-    _refuse_deep(document)
+    refuse_deep(document)
     return document
 
 
@@ -52,7 +52,7 @@ def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for key, value in pairs:
         if key in entries:
-            raise ValueError(f"{shown(key)} is there twice")
+            raise ValueError(f"{shown(key)} is there twice: {shown(entries[key])} and {shown(value)}")
         entries[key] = value
     return entries
 
@@ -74,8 +74,9 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number that JSON has")
 
 
-def _refuse_deep(document: Any) -> None:
-    layer = [document]
+def refuse_deep(document: Any) -> None:
+    """Refuse what is nested so deep that copying it would exhaust the stack."""
+    layer = [document] if isinstance(document, dict | list) else []
     for _ in range(DEEPEST + 1):
         inner = [value.values() if isinstance(value, dict) else value for value in layer]
         layer = [part for values in inner for part in values if isinstance(part, dict | list)] if layer else []

@@ -128,9 +128,9 @@ def test_corrupt_and_newer_files_are_refused(edit: dict[str, Any], message: str)
 def test_a_key_that_stands_twice_is_refused() -> None:
     """Which of the two is meant is not known: json.loads would take the last one."""
     text = make().json()
-    with pytest.raises(ValueError, match=r"^not a plan file: 'version' is there twice$"):
+    with pytest.raises(ValueError, match=r"^not a plan file: 'version' is there twice: 1 and 1$"):
         Plan.from_json(text.replace('"version"', '"version": 1, "version"'))
-    with pytest.raises(ValueError, match=r"^not a plan file: 'width' is there twice$"):
+    with pytest.raises(ValueError, match=r"^not a plan file: 'width' is there twice: .*$"):
         Plan.from_json(text.replace('"width"', '"width": 1, "width"'))
 
 

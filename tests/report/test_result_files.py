@@ -155,11 +155,19 @@ def test_a_number_that_no_float_holds_is_refused(tmp_path: Path, number: str, me
     assert refusal(tmp_path, f'{{"quantities": {number}}}') == f"it is not JSON: {message}"
 
 
+@pytest.mark.parametrize("content", ["5", '"text"', "null", "true", "[]", "1e3"])
+def test_a_document_of_one_value_is_none_of_ours(tmp_path: Path, content: str) -> None:
+    assert "it is no result that a report shows" in refusal(tmp_path, content)
+
+
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path, '{"settings": [], "settings": []}') == "it is not JSON: 'settings' is there twice"
+    assert (
+        refusal(tmp_path, '{"settings": [], "settings": []}')
+        == "it is not JSON: 'settings' is there twice: nothing and nothing"
+    )
     plan = mssp.plan(mssp.Shape(64, 16, 4, 4, 1), regime="II", lr=1.0).json()
     message = refusal(tmp_path, plan.replace('"lr": 1.0,', '"lr": 1.0, "lr": 2.0,', 1))
-    assert message == "it is not JSON: 'lr' is there twice"
+    assert message == "it is not JSON: 'lr' is there twice: 1.0 and 2.0"
 
 
 @pytest.mark.parametrize("content", [b"{\xff\xfe}", b'{"quantities": "\x80"}', b'{"overlay": "\\ud800"}'])

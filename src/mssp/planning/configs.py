@@ -7,11 +7,12 @@ refused here, before any model is built.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mssp._constraints import positive_int, shown
+from mssp._constraints import positive_int
+from mssp._documents import refuse_deep, unique
 
 Config = Mapping[str, Any]
 
@@ -33,7 +34,6 @@ NOT_SIZES = (
     "transformers_version", FAMILY, QUANTIZATION, "_attn_implementation", "num_labels", "id2label", "label2id",
 )  # fmt: skip
 _LONGEST = 10**8  # characters of a file; configs have some thousand
-_DEEPEST = 32  # lists and objects inside one another; configs have four
 # All names of these sizes mean one thing: two of them in one config must agree.
 _SYNONYMS = ("experts", "active")
 # Families whose gates are shares of one unless a flag says otherwise.
@@ -81,7 +81,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
             text = stream.read(_LONGEST + 1)  # a device may have no end
         if len(text) > _LONGEST:
             raise ValueError("it is far longer than a config")
-        content = json.loads(text, object_pairs_hook=_each_once)
+        content = json.loads(text, object_pairs_hook=unique)
+        refuse_deep(content)
     except FileNotFoundError:
         raise ValueError(f"{file}: there is no such file") from None
     except UnicodeDecodeError:
@@ -90,28 +91,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{file}: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{file}: expected a JSON object")
-    _refuse_deep(file, content)
     return content
-
-
-def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, in which every key stands once."""
-    entries: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in entries:
-            raise ValueError(f"{shown(key)} is there twice: {shown(entries[key])} and {shown(value)}")
-        entries[key] = value
-    return entries
-
-
-def _refuse_deep(file: Path, content: Any) -> None:
-    """Refuse what is nested so deep that copying it would exhaust the stack."""
-    layer = [content]
-    for _ in range(_DEEPEST):
-        values = [part.values() if isinstance(part, dict) else part for part in layer]
-        layer = [value for several in values for value in several if isinstance(value, dict | list)]
-    if layer:
-        raise ValueError(f"{file}: it is nested more than {_DEEPEST} deep")
 
 
 def loaded(config: Any) -> Any:
