@@ -218,7 +218,10 @@ def _rendered(title: str, drawn: Sequence[Chart], **parts: Any) -> str:
 @cache
 def _environment() -> Environment:
     loader = PackageLoader("mssp.report", "page")
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    # A package does not change while it runs, so files are not looked at again.
+    environment = Environment(
+        loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined, auto_reload=False
+    )
     environment.filters["inline"] = _inline
     environment.tests["a"] = lambda block, name: type(block).__name__ == name
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
