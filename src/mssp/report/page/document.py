@@ -245,6 +245,7 @@ def _deflated(text: str) -> str:
     return b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
+@cache
 def _file(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
