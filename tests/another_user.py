@@ -20,7 +20,7 @@ def as_another_user(code: str, before: str = "") -> str:
     folders of Python.
     """
     script = f"""
-import mssp._files, mssp.cli.commands, mssp.report.sections, mssp.store, os, sys
+import mssp._files, mssp.cli.commands, mssp.report.sections, mssp.store.table, os, sys
 from pathlib import Path
 {before}
 os.setgroups([]); os.setgid({ANOTHER}); os.setuid({ANOTHER})
