@@ -41,3 +41,9 @@ def test_slopes() -> None:
     assert slope_of([1, 2, 4], [3.0, 5.0, 9.0]) == pytest.approx(2.0)
     with pytest.raises(ValueError, match="two different places"):
         slope_of([1, 1], [0.0, 1.0])
+
+
+def test_any_number_of_degrees_of_freedom_has_a_quantile() -> None:
+    normal = 1.959963985
+    for freedom in (1e4, 1e8, 1e12, 2.0**53, 1e300):
+        assert quantile(0.975, freedom) == pytest.approx(normal, rel=1e-3 if freedom < 1e5 else 1e-7)

@@ -87,12 +87,16 @@ def p_greater(first: Sequence[float], second: Sequence[float]) -> float:
     return 1 - cdf(difference / math.sqrt(sum(variances)), sum(variances) ** 2 / weighted)
 
 
+_AS_MANY_AS_NONE = 1e8  # degrees of freedom, beyond which the distribution is the normal one to seven digits
+
+
 def cdf(t: float, freedom: float) -> float:
     """Student's distribution function at t, for this number of degrees of freedom.
 
     >>> round(cdf(2.0, 3), 5)
     0.93034
     """
+    freedom = min(freedom, _AS_MANY_AS_NONE)
     tail = 0.5 * _beta_share(freedom / 2, 0.5, freedom / (freedom + t * t))
     return 1 - tail if t > 0 else tail
 

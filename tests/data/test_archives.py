@@ -130,6 +130,19 @@ def test_a_directory_that_lies_holds_no_more_than_the_header_says(tmp_path: Path
         from_npz(path)
 
 
+def test_what_a_decoder_says_is_cut_to_a_line(tmp_path: Path) -> None:
+    """The message of a name that differs in the directory holds all that stands between."""
+    path = written(tmp_path / "a.npz")
+    content = bytearray(path.read_bytes())
+    place = content.find(b"PK\x03\x04") + 26  # the length of the name in the header of the first member
+    content[place : place + 2] = (600).to_bytes(2, "little")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npz is not a whole \.npz file \(File name in directory") as refusal:
+        from_npz(path)
+    assert len(str(refusal.value)) < 600
+    assert str(refusal.value).isprintable()
+
+
 def test_members_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     path = written(tmp_path / "a.npz")
     content = bytearray(path.read_bytes())

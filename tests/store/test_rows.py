@@ -73,6 +73,13 @@ def test_a_broken_field_is_named_with_its_study_and_run(finished: Path, kind: st
         read_all(finished)
 
 
+def test_a_text_that_is_no_utf8_is_refused_in_a_line(finished: Path) -> None:
+    change(finished, "UPDATE run SET spec = CAST(x'22ff0a00' AS TEXT)")
+    with pytest.raises(ValueError, match="Could not decode to UTF-8") as refusal:
+        read_all(finished)
+    assert str(refusal.value).isprintable()
+
+
 @pytest.mark.parametrize("statement", CHANGED)
 def test_a_changed_number_of_a_finished_chunk_is_found(finished: Path, statement: str) -> None:
     read_all(finished)

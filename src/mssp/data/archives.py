@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mssp._documents import one_line
+
 GIB = 4.0  # of unpacked arrays, where nothing else is said: twice the largest of the customary image sets
 _MOST_SHOWN = 10  # names of arrays in a message
 _LONGEST_HEADER = 12_000  # bytes, with what stands before it; numpy itself refuses more than 10,000
@@ -38,7 +40,7 @@ def read_arrays(path: Path, keys: Collection[str], gib: float = GIB) -> dict[str
     except DataRefusedError:
         raise
     except Exception as error:  # a broken file can make decoders raise any kind of error
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(" ".join(str(error).split())) or type(error).__name__
         raise ValueError(f"{path} is not a whole .npz file ({reason}): it may be truncated, get a whole copy") from None
 
 

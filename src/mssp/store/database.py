@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from mssp._documents import one_line
 from mssp.store.snapshot import ChangedError, Snapshot
 
 APPLICATION_ID = 0x4D535350  # "MSSP"
@@ -125,7 +126,7 @@ def plain_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {REASONS[sqlite3.SQLITE_CORRUPT]}") from None
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte is the kind of error
-        reason = REASONS.get(code, str(error))
+        reason = REASONS.get(code, one_line(str(error)))
         raise ValueError(f"{path}: {_not_ours(path) if code == sqlite3.SQLITE_READONLY else ''}{reason}") from error
 
 
