@@ -218,6 +218,16 @@ def test_a_metric_that_is_missing_is_named(
     assert re.search(pattern, said(capsys, SWEEP)) is not None
 
 
+def test_settings_of_a_study_that_are_no_number_are_named(
+    sweep: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs.sqlite").write_bytes(sweep)
+    with closing(sqlite3.connect("runs.sqlite", isolation_level=None)) as database:
+        database.execute("""UPDATE study SET settings = replace(settings, '"steps": 2', '"steps": {}')""")
+    assert "steps must be a whole number, got a dict" in said(capsys, ["report", "runs.sqlite"])
+
+
 def test_a_report_calls_unchecked_runs_by_that_word(
     sweep: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mssp._constraints import collection, one_of, optional, takes
+from mssp._constraints import collection, one_of, optional, takes, whole
 from mssp._documents import one_line, parsed
 from mssp.coordcheck.result import Check
 from mssp.coordcheck.text import heading
@@ -195,8 +195,9 @@ def _read_store(path: Path, contents: Contents, metric: Metric | None) -> None:
         for name in store.studies():
             study = store.open_study(name)
             contents.environments += [(name, environment) for environment in study.environments()]
-            data, steps = str(study.settings.get("data", "")), study.settings.get("steps", 0)
+            data = str(study.settings.get("data", ""))
             with naming(study):
+                steps = whole("steps", study.settings.get("steps", 0))
                 if name.startswith(_SWEEP):
                     sweep = sweep_of(name.removeprefix(_SWEEP), data, study.each_run(), metric, study.unchecked())
                     contents.sweeps += [sweep] if sum(sweep.counts.values()) else []
