@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -164,6 +164,19 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
+@pytest.fixture
+def in_store(sweep: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
+    """Changes a store of the sweep in the folder of the test, without the store; it tells how many rows."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs.sqlite").write_bytes(sweep)
+
+    def change_row(statement: str) -> int:
+        with closing(sqlite3.connect("runs.sqlite", isolation_level=None)) as database:
+            return database.execute(statement).rowcount
+
+    return change_row
+
+
 def said(capsys: pytest.CaptureFixture[str], words: Sequence[str]) -> str:
     capsys.readouterr()
     assert main(words) == 2
@@ -183,55 +196,37 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_run_whose_spec_was_changed_is_named(
-    edit: str, sweep: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    edit: str, in_store: Callable[[str], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "runs.sqlite"
-    path.write_bytes(sweep)
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        assert database.execute(f"UPDATE run SET spec = {edit}").rowcount == 1
-    for words in (["report", str(path)], [*SWEEP, "--store", str(path)]):
+    assert in_store(f"UPDATE run SET spec = {edit}") == 1
+    for words in (["report", "runs.sqlite"], SWEEP):
         pattern = rf"mssp: error: study 'sweep [^']*' in \S*runs.sqlite: run '[0-9a-f]+': {EDITS[edit]}\n"
         assert re.fullmatch(pattern, said(capsys, words)) is not None
-    assert not (tmp_path / "report.html").exists()
+    assert not Path("report.html").exists()
 
 
 def test_a_run_whose_spec_and_parameters_were_changed_has_the_wrong_key(
-    sweep: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    in_store: Callable[[str], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs.sqlite").write_bytes(sweep)
-    with closing(sqlite3.connect("runs.sqlite", isolation_level=None)) as database:
-        for column in ("spec", "parameters"):
-            database.execute(f"""UPDATE run SET {column} = replace({column}, '"width": 16', '"width": 17')""")
+    for column in ("spec", "parameters"):
+        assert in_store(f"""UPDATE run SET {column} = replace({column}, '"width": 16', '"width": 17')""") == 1
     assert "its key is not that of its spec, which is '" in said(capsys, ["report", "runs.sqlite"])
 
 
-def test_a_metric_that_is_missing_is_named(
-    sweep: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs.sqlite").write_bytes(sweep)
-    with closing(sqlite3.connect("runs.sqlite", isolation_level=None)) as database:
-        assert database.execute("DELETE FROM metric WHERE name = 'train_top5'").rowcount == 1
+def test_a_metric_that_is_missing_is_named(in_store: Callable[[str], int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert in_store("DELETE FROM metric WHERE name = 'train_top5'") == 1
     pattern = r"study 'sweep [^']*' in \S*runs.sqlite: run '[0-9a-f]+'.* has no train_top5, only first_loss, "
     assert re.search(pattern, said(capsys, SWEEP)) is not None
 
 
 def test_settings_of_a_study_that_are_no_number_are_named(
-    sweep: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    in_store: Callable[[str], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs.sqlite").write_bytes(sweep)
-    with closing(sqlite3.connect("runs.sqlite", isolation_level=None)) as database:
-        database.execute("""UPDATE study SET settings = replace(settings, '"steps": 2', '"steps": {}')""")
+    assert in_store("""UPDATE study SET settings = replace(settings, '"steps": 2', '"steps": {}')""") == 1
     assert "steps must be a whole number, got a dict" in said(capsys, ["report", "runs.sqlite"])
 
 
-def test_a_report_calls_unchecked_runs_by_that_word(
-    sweep: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs.sqlite").write_bytes(sweep)
+@pytest.mark.usefixtures("in_store")
+def test_a_report_calls_unchecked_runs_by_that_word() -> None:
     assert main(["report", "runs.sqlite"]) == 0
-    assert "Unchecked: 1 run" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Unchecked: 1 run" in Path("report.html").read_text(encoding="utf-8")

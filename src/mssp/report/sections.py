@@ -126,7 +126,8 @@ def _by_label(things: Iterable[tuple[Setting, Thing]]) -> dict[str, list[Thing]]
     """Groups by regime and optimizer, such as ``Regime II · SGD``."""
     groups: dict[str, list[Thing]] = {}
     for setting, thing in things:
-        groups.setdefault(f"Regime {setting.regime} · {setting.optimizer.title}", []).append(thing)
+        label = " · ".join(filter(None, (title_of(setting.regime), setting.optimizer.title)))
+        groups.setdefault(label, []).append(thing)
     return groups
 
 
