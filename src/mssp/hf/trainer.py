@@ -6,17 +6,19 @@
 The factory makes the plan's groups. The callback checks them when training begins, logs the learning rate of each
 group, stops where a schedule leaves the plan's ratios, and keeps the plan with every checkpoint.
 
-It also makes sure that all weights of a checkpoint are read back. On disk every matrix of every expert has a name of
-its own, in memory experts are stacks. ``from_pretrained`` converts one to the other, but the Trainer does not when it
-resumes or goes back to the best checkpoint: parameters with another name on disk keep the weights they had, and the
-Trainer only logs it (seen in 5.22). So a checkpoint keeps a few numbers of every parameter, which show whether its
-weights came back.
+It also makes sure that all weights of a checkpoint are read back, and all buffers. On disk every matrix of every expert
+has a name of its own, in memory experts are stacks; the corrections by which routers balance their loads are buffers
+that some families rename. ``from_pretrained`` converts one to the other, but the Trainer does not when it resumes or
+goes back to the best checkpoint: tensors with another name on disk keep what they held, and the Trainer only logs it
+(seen in 5.22). So a checkpoint keeps a few numbers of every parameter and a digest of every buffer, which show whether
+they came back.
 """
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -40,37 +42,54 @@ from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.rules import BIASES, GAINS
 
-Samples = dict[str, list[float]]
+Samples = dict[str, list[float] | str]
 _COUNT = 4  # entries of each parameter: training moves nearly all of them at every step
 
 
 def samples_of(model: nn.Module) -> Samples:
-    """A few entries of every parameter, from its first to its last. Sharded parameters are left out.
+    """A few entries of every parameter, from its first to its last, and a digest of every buffer that is saved.
+
+    Buffers are compared in full, since few of their entries may have moved. Sharded tensors are left out.
 
     >>> samples_of(nn.Embedding.from_pretrained(torch.arange(7.0).view(7, 1), freeze=False))
     {'weight': [0.0, 2.0, 4.0, 6.0]}
     """
     clean = name_cleaner(model)
-    samples = {}
+    samples: Samples = {}
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor):
             last = parameter.numel() - 1
             places = torch.tensor([index * last // (_COUNT - 1) for index in range(_COUNT)], device=parameter.device)
             samples[clean(name)] = parameter.detach().flatten()[places].float().tolist()
+    for name, buffer in _saved_buffers(model):
+        if not isinstance(buffer, DTensor):
+            # Every number of a buffer is exact in float64, whichever precision it is read back in.
+            entries = buffer.detach().cpu().to(torch.float64).contiguous().numpy().tobytes()
+            samples[clean(name)] = hashlib.sha256(entries).hexdigest()[:16]
     return samples
 
 
-def unread_parameters(model: nn.Module, saved: Samples) -> list[str]:
-    """The names of parameters whose entries differ from the samples that were saved: their weights were not read."""
+def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The buffers that checkpoints have, by name."""
+    for path, module in model.named_modules():
+        for local, buffer in module._buffers.items():
+            if buffer is not None and local not in module._non_persistent_buffers_set:
+                yield f"{path}.{local}" if path else local, buffer
+
+
+def unread_tensors(model: nn.Module, saved: Samples) -> list[str]:
+    """The names of parameters and buffers that differ from the samples that were saved: they were not read."""
     return [name for name, entries in samples_of(model).items() if name in saved and saved[name] != entries]
 
 
 def read_again(model: nn.Module, folder: Path) -> None:
-    """Read every weight of a checkpoint into the model's own parameters, which the optimizer holds."""
+    """Read every weight and buffer of a checkpoint into the model's own tensors, which the optimizer holds."""
     saved_model = type(model).from_pretrained(folder, dtype="auto")  # type: ignore[attr-defined]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(saved_model.get_parameter(name))
+        for name, buffer in _saved_buffers(model):
+            buffer.copy_(saved_model.get_buffer(name))
 
 
 PLAN_FILE = "plan.json"
@@ -134,7 +153,8 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
     When training begins, it verifies model and optimizer, and warns of settings of the Trainer that have no effect.
     Every log of the training loss gets the learning rate of each group as ``lr/<group>``. A schedule that leaves the
     plan's ratios is an error. Every checkpoint gets a ``plan.json``. Training is resumed under the same plan only, and
-    with all weights of the checkpoint: those of stacked experts, which the Trainer does not read back, are read again.
+    with all weights and buffers of the checkpoint: those that the Trainer does not read back, which are stacked experts
+    and the corrections of some routers, are read again.
 
     The Trainer calls the trackers of ``report_to`` before the callbacks it is given. For a tracker to see the groups'
     rates, give it as a callback too, after this one (``callbacks=[PlanCallback(plan), TensorBoardCallback()]``).
@@ -206,7 +226,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # The Trainer has read the best weights by now, without those of stacked experts.
+        # The Trainer has read the best weights by now, without those that have another name on disk.
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
         if best is not None and self._model is not None and samples_of(self._model):
             read_again(self._model, Path(best))
@@ -261,9 +281,9 @@ def _read_missing_weights(model: nn.Module, args: TrainingArguments, state: Trai
     The Trainer does not say in which folder that is. Two folders are tried, and the samples show whether one was right.
     """
     for folder in (_checkpoint(args, state), Path(str(args.resume_from_checkpoint))):
-        if unread_parameters(model, saved) and (folder / "config.json").is_file():
+        if unread_tensors(model, saved) and (folder / "config.json").is_file():
             read_again(model, folder)
-    unread = unread_parameters(model, saved)
+    unread = unread_tensors(model, saved)
     if unread:
         raise ValueError(
             f"{unread[0]} is not what it was in the checkpoint, from which the Trainer did not read it: build the "
