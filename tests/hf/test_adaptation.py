@@ -90,6 +90,9 @@ def test_a_later_plan_replaces_the_kept_one() -> None:
     mssp.hf.adapt(model, base=config_of("dots1", BASE), plan=plan_of())
     mssp.initialize(model, plan_of(aggregation_mult=3.0))
     assert model.config.mssp["plan"]["aggregation_mult"] == 3.0
+    mssp.hf.adapt(model, base=config_of("dots1", BASE))  # the base of the kept plan
+    assert model.config.mssp["plan"]["aggregation_mult"] == 3.0
+    mssp.hf.release(model)
     mssp.hf.adapt(model, base=config_of("dots1", BASE))
     assert not hasattr(model.config, "mssp")
 

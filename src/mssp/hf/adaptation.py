@@ -11,7 +11,6 @@ in it is changed, by an error that names the part.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +21,12 @@ from mssp._constraints import a_config, a_module, a_plan, one_of, optional, take
 from mssp.apply.description import unwrapped
 from mssp.hf.experts import MoE, moe_layers, numbered_layers
 from mssp.hf.factors import FACTOR_ATTRIBUTE, attach, detach, factors_for, is_tied
-from mssp.hf.meta import STORED, config_of
+from mssp.hf.kept_plan import forget, given_or_kept, keep
+from mssp.hf.meta import config_of
 from mssp.hf.parameters import infos_of, title_of
 from mssp.hf.probing import GATE_KINDS
 from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, QUANTISED
-from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, entries_of, family_of, is_dense, loaded
+from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, family_of, is_dense, loaded
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan
 from mssp.planning.shape import Shape
@@ -46,7 +46,8 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
             a model is refused if a side of one of its matrices is no multiple of the width.
         plan: sets the factors of the forward pass at once, for a model that has its weights from a checkpoint. For
             other models :func:`mssp.initialize` sets them. Both keep plan and base in the model's config, which
-            ``save_pretrained`` writes: after ``from_pretrained``, ``adapt(model)`` needs neither.
+            ``save_pretrained`` writes: after ``from_pretrained``, ``adapt(model)`` and ``adapt(model, base)`` find
+            them there. A base other than the kept one is refused.
         gate: ``sigmoid``, ``softmax`` or ``renormalised``, for models whose experts are modules of their own: how such
             a model makes gates cannot be found out.
 
@@ -57,7 +58,8 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     """
     model = unwrapped(model)
     _refuse_what_is_not_trained_from_scratch(model)
-    base, plan = _given_or_stored(model, base, plan)
+    given, _ = (None, None) if base is None else _config_of_base(model, base)
+    base, plan = given_or_kept(model, given, plan)
     base, base_shape = (None, None) if base is None else _config_of_base(model, base)
     infos = infos_of(model, base)
     gates = _gates(model, gate)
@@ -109,13 +111,13 @@ def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
 
 @takes(model=a_module)
 def release(model: nn.Module) -> None:
-    """Undo :func:`adapt`: no hooks, no factors, no description. Weights stay as they are."""
+    """Undo :func:`adapt`: no hooks, no factors, no description, no plan in the config. Weights stay as they are."""
     model = unwrapped(model)
     for module in model.modules():
         detach(module)
         for name in (*_METHODS, _GATES):
             module.__dict__.pop(name, None)
-    model.config.__dict__.pop(STORED, None)
+    forget(model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,11 +154,7 @@ class _Adapted:
 
     def keep_plan(self, plan: Plan) -> None:
         """Keep the plan and the base in the model's config, which ``save_pretrained`` writes."""
-        stored: dict[str, Any] = {"plan": json.loads(plan.json())}
-        if self.base is not None:
-            base = json.loads(json.dumps(dict(entries_of(config_of(self.base, like=self.model))), default=str))
-            stored["base"] = {key: value for key, value in base.items() if key != STORED}
-        setattr(self.model.config, STORED, stored)
+        keep(self.model, plan, self.base)
 
 
 def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
@@ -189,11 +187,3 @@ def _config_of_base(model: nn.Module, base: Any) -> tuple[Any, Shape]:
         Shape.from_config(entries)  # its errors are plainer than those of the config's own class
     config = config_of(entries, like=model)
     return config, Shape.from_config(config)
-
-
-def _given_or_stored(model: nn.Module, base: Any, plan: Plan | None) -> tuple[Any, Plan | None]:
-    """The caller's base and plan; if the caller gives neither, those that the model's config stores."""
-    stored = getattr(model.config, STORED, None)
-    if base is not None or plan is not None or not isinstance(stored, Mapping):
-        return base, plan
-    return stored.get("base"), Plan.from_json(json.dumps(stored["plan"])) if "plan" in stored else None

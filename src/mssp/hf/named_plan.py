@@ -15,6 +15,7 @@ from mssp._tables import align, markdown_table, number
 from mssp.apply.description import multipliers_of, planned_parameters
 from mssp.hf.adaptation import adapt
 from mssp.hf.factors import RULE_ATTRIBUTE, PlannedFactor
+from mssp.hf.kept_plan import forget
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import RENORMALISED
 from mssp.hf.vocabulary import Place, for_all_blocks, for_blocks
@@ -97,6 +98,7 @@ def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
     ``base`` is the config of the model that was tuned.
     """
     model = on_meta(config_of(target))
+    forget(model)  # a plan that the config of a checkpoint keeps
     adapt(model, base=None if base is None else config_of(base))
     infos_of_row: dict[tuple[str, tuple[int, ...], Values], list[ParamInfo]] = {}
     for info, parameter, values in planned_parameters(model, plan, None):
