@@ -13,6 +13,7 @@ from torch import nn
 import mssp
 from mssp import ParamInfo, Plan, PlanWarning, Shape
 from mssp.apply.initial_weights import draw, draw_normals
+from mssp.apply.random_numbers import BLOCK
 from mssp.planning.rules import ROLES
 from own_transformer import CLAIMS, Transformer, batch
 
@@ -90,6 +91,32 @@ def test_dtypes_are_roundings_of_the_same_draw(dtype: torch.dtype) -> None:
     mssp.initialize(other, plan, CLAIMS)
     for (name, a), b in zip(reference.named_parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a, b.float(), rtol=1e-2 if dtype != torch.float64 else 1e-6, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_the_row_of_padding_stays_zero(kind: type[nn.Module]) -> None:
+    """As torch starts it: it has no gradient, so that what is drawn there would stay for ever."""
+    table, plain = (kind(12, 64, padding_idx=padding) for padding in (-3, None))
+    for each in (table, plain):
+        mssp.initialize(each, make(), {"weight": ParamInfo("embedding", layout="vocab out")})
+    drawn = plain.get_parameter("weight").detach().clone()
+    assert drawn[9].any()
+    drawn[9] = 0.0
+    assert torch.equal(table.get_parameter("weight"), drawn)
+
+
+def test_many_small_parameters_are_drawn_as_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, claims = make(), {"*": ParamInfo("hidden", layout="out in")}
+    several = nn.ModuleDict({f"m{index}": nn.Linear(64, 1000 * index, bias=False) for index in range(1, 40, 3)})
+    for threads in ("1", "5"):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        mssp.initialize(several, plan, claims, seed=3)
+        assert any(weight.numel() > BLOCK for weight in several.parameters())
+        for info, weight in zip(mssp.describe(several, claims), several.parameters(), strict=True):
+            expected = draw_normals(tuple(weight.shape), tuple(slice(0, size) for size in weight.shape), info.name, 3)
+            std = plan.resolve([info])[info.name].init_std
+            assert torch.equal(weight, expected * std)
+            weight.data.zero_()
 
 
 def test_experts_that_are_modules_are_tied_by_name() -> None:

@@ -87,6 +87,21 @@ def check_placements() -> None:
             assert torch.equal(whole(split.get_parameter("w")), single.get_parameter("w")), placements
 
 
+def check_padding() -> None:
+    """The row that stands for padding is on one of the ranks, in part on each, or in the part that torch cuts."""
+    plan, claims = plans()[0], {"weight": mssp.ParamInfo("embedding", layout="vocab out")}
+    flat, square = init_device_mesh("cpu", (RANKS,)), init_device_mesh("cpu", (2, RANKS // 2))
+    single = nn.Embedding(10, 32, padding_idx=7)
+    mssp.initialize(single, plan, claims, seed=5)
+    assert [row for row in range(10) if not single.weight[row].any()] == [7]
+    cases = [(flat, (Shard(0),)), (flat, (Shard(1),)), (flat, (Replicate(),)), (square, (Shard(1), Shard(0)))]
+    for mesh, placements in cases:
+        split = nn.Embedding(10, 32, padding_idx=7)
+        split.weight = nn.Parameter(distribute_tensor(torch.zeros(10, 32), mesh, placements))
+        mssp.initialize(split, plan, claims, seed=5)
+        assert torch.equal(whole(split.weight), single.weight), placements
+
+
 def check_fsdp_over_tensor_parallel() -> None:
     """Both on one axis: a placement that is cut by torch, not by us."""
     mesh = init_device_mesh("cpu", (2, RANKS // 2), mesh_dim_names=("data", "tensor"))
@@ -105,4 +120,6 @@ def check_fsdp_over_tensor_parallel() -> None:
 
 @pytest.mark.slow
 def test_sharding_does_not_change_the_values(tmp_path: Path) -> None:
-    check_on_ranks(RANKS, tmp_path, check_placements, check_ddp, check_fsdp, check_fsdp_over_tensor_parallel)
+    check_on_ranks(
+        RANKS, tmp_path, check_placements, check_padding, check_ddp, check_fsdp, check_fsdp_over_tensor_parallel
+    )

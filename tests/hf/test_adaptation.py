@@ -72,6 +72,15 @@ def test_a_tied_readout_is_said_to_be_scaled_once() -> None:
         mssp.initialize(model, plan_of(init_std={"hidden": 0.02}))
 
 
+@pytest.mark.parametrize("family", ["olmoe", "ernie4_5_moe"])  # one with a readout of its own, one with a tied one
+def test_the_row_of_padding_stays_zero(family: str) -> None:
+    model: Any = model_of(config_of(family, TARGET, pad_token_id=5))
+    mssp.hf.adapt(model, base=config_of(family, BASE))
+    mssp.initialize(model, plan_of(readout="mup"))
+    weight = model.get_input_embeddings().weight
+    assert [row for row in range(len(weight)) if not weight[row].any()] == [5]
+
+
 # -- the plan in the config -------------------------------------------------------------------------------------------
 
 

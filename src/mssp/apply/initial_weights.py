@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from mssp._constraints import a_module, a_plan, claims, one_of, optional, takes, whole
 from mssp.apply.description import Claims, name_cleaner, planned_multipliers, planned_parameters
 from mssp.apply.protocols import Draws, KeepsPlan
-from mssp.apply.random_numbers import normals
+from mssp.apply.random_numbers import BLOCK, normals, threads
 from mssp.apply.sharding import is_sharded
 from mssp.apply.verification import GATE_KINDS, check_precision, check_routing
 from mssp.planning.parameter import OWN
@@ -71,8 +72,7 @@ def initialize(
         if 0 in (parameter.stride(axis) for axis, size in enumerate(parameter.shape) if size > 1):
             raise ValueError(f"{info.name} is an expanded view, whose entries share memory: clone it first")
     with torch.no_grad():
-        for info, parameter, values in described:
-            fill(parameter, info, values, seed)
+        _fill_all(described, padding_rows(model), seed)
         clean = name_cleaner(model)
         for name, module in model.named_modules():
             if isinstance(module, Draws):
@@ -87,8 +87,35 @@ def initialize(
 Region = tuple[slice, ...]
 
 
-def fill(parameter: Tensor, info: ParamInfo, values: Values, seed: int) -> None:
-    """Write one parameter's initial value in place."""
+def padding_rows(model: nn.Module) -> dict[int, int]:
+    """The row of each embedding that stands for padding, by the id of the matrix. Torch starts it at 0, and keeps it.
+
+    >>> embedding = nn.Embedding(8, 4, padding_idx=-1)
+    >>> padding_rows(embedding) == {id(embedding.weight): 7}
+    True
+    """
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    return {id(each.weight): each.padding_idx for each in embeddings if each.padding_idx is not None}
+
+
+def _fill_all(described: list[tuple[ParamInfo, Tensor, Values]], padding: dict[int, int], seed: int) -> None:
+    """Fill small parameters side by side, each in a thread; a large one has all threads to itself."""
+
+    def fill_one(item: tuple[ParamInfo, Tensor, Values]) -> None:
+        info, parameter, values = item
+        with torch.no_grad():  # which holds for one thread only
+            fill(parameter, info, values, seed, padding.get(id(parameter)))
+
+    small = [item for item in described if item[1].numel() <= BLOCK and not is_sharded(item[1])]
+    with ThreadPoolExecutor(threads()) as pool:
+        list(pool.map(fill_one, small))
+    for item in described:
+        if item[1].numel() > BLOCK or is_sharded(item[1]):
+            fill_one(item)
+
+
+def fill(parameter: Tensor, info: ParamInfo, values: Values, seed: int, zero_row: int | None = None) -> None:
+    """Write one parameter's initial value in place. ``zero_row`` is the one that stands for padding."""
     if info.start == OWN:
         return
     if info.role in GAINS | BIASES:
@@ -97,9 +124,9 @@ def fill(parameter: Tensor, info: ParamInfo, values: Values, seed: int) -> None:
     elif values.zero:
         parameter.zero_()
     elif is_sharded(parameter):
-        _fill_sharded(parameter, info, values, seed)
+        _fill_sharded(parameter, info, values, seed, zero_row)
     else:
-        parameter.copy_(draw(tuple(parameter.shape), _all_of(parameter), info, values, seed, parameter.dtype))
+        parameter.copy_(draw(tuple(parameter.shape), _all_of(parameter), info, values, seed, parameter.dtype, zero_row))
 
 
 def _all_of(parameter: Tensor) -> Region:
@@ -107,16 +134,31 @@ def _all_of(parameter: Tensor) -> Region:
 
 
 def draw(
-    shape: tuple[int, ...], region: Region, info: ParamInfo, values: Values, seed: int, dtype: torch.dtype
+    shape: tuple[int, ...],
+    region: Region,
+    info: ParamInfo,
+    values: Values,
+    seed: int,
+    dtype: torch.dtype,
+    zero_row: int | None = None,
 ) -> Tensor:
     """The part of a parameter of this shape that lies in ``region``."""
+    drawn = _drawn(shape, region, info, values, seed, dtype)
+    if zero_row is not None and region[0].start <= zero_row < region[0].stop:
+        drawn[zero_row - region[0].start] = 0.0
+    return drawn
+
+
+def _drawn(
+    shape: tuple[int, ...], region: Region, info: ParamInfo, values: Values, seed: int, dtype: torch.dtype
+) -> Tensor:
     # The product is taken in float64 for float64 models, and in float32 for others, so that it is rounded once.
     precision = torch.float64 if dtype == torch.float64 else torch.float32
     if values.starts_equal:
-        return _common(shape, region, info, seed, "", lambda matrix: matrix.to(precision) * values.init_std)
+        return _common(shape, region, info, seed, "", lambda matrix: matrix.to(precision).mul_(values.init_std))
     own = draw_normals(shape, region, info.name, seed).to(precision)
     if not values.shared:
-        return own * values.init_std
+        return own.mul_(values.init_std)
     # The common part has a name of its own: otherwise it would be the first expert's.
     common = _common(shape, region, info, seed, " (common)", lambda matrix: matrix.to(precision))
     share = values.shared_weights
@@ -153,7 +195,7 @@ def draw_normals(shape: tuple[int, ...], region: Region, name: str, seed: int) -
     return torch.stack(cut) if cut else empty
 
 
-def _fill_sharded(parameter: DTensor, info: ParamInfo, values: Values, seed: int) -> None:
+def _fill_sharded(parameter: DTensor, info: ParamInfo, values: Values, seed: int, zero_row: int | None) -> None:
     """Write a sharded parameter. Every rank draws its own shard; of other placements the whole, which torch cuts."""
     from torch.distributed.tensor import distribute_tensor
 
@@ -162,9 +204,9 @@ def _fill_sharded(parameter: DTensor, info: ParamInfo, values: Values, seed: int
     if region is not None:
         local = parameter.to_local()
         if local.numel():
-            local.copy_(draw(shape, region, info, values, seed, parameter.dtype))
+            local.copy_(draw(shape, region, info, values, seed, parameter.dtype, zero_row))
         return
-    whole = draw(shape, _all_of(parameter), info, values, seed, parameter.dtype)
+    whole = draw(shape, _all_of(parameter), info, values, seed, parameter.dtype, zero_row)
     whole = whole.to(device=parameter.device, dtype=parameter.dtype)
     # Every rank has drawn the same whole, so nothing is sent.
     parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None))
