@@ -19,11 +19,12 @@ import mssp.hf
 from mssp.hf.experts import FusedExperts, is_fused
 from mssp.hf.factors import FACTOR_ATTRIBUTE, factor_of
 from mssp.hf.vocabulary import SECOND
+from mssp.planning.parameter import OWN
 from mssp.planning.rules import BIASES, GAINS
+from tests.hf.families import PLANNED
+from tests.hf.families.entries import BASE, DENSE_LAYERS, OWN_STARTS, SHARED_EXPERTS, TARGET, TIED
 from tests.hf.tiny_models import (
-    BASE,
     FAMILIES,
-    TARGET,
     config_of,
     initialized,
     logits,
@@ -33,27 +34,6 @@ from tests.hf.tiny_models import (
     traces,
 )
 
-# As the routers of the installed library make gates, read by hand.
-GATES = {
-    "mixtral": "renormalised",
-    "olmoe": "softmax",
-    "qwen2_moe": "softmax",
-    "qwen3_moe": "renormalised",  # by norm_topk_prob
-    "qwen3_next": "renormalised",
-    "deepseek_v2": "softmax",
-    "deepseek_v3": "renormalised",
-    "gpt_oss": "renormalised",
-    "glm4_moe": "renormalised",
-    "granitemoeshared": "renormalised",
-    "dots1": "sigmoid",
-    "ernie4_5_moe": "renormalised",
-    "flex_olmo": "softmax",
-    "afmoe": "renormalised",
-    "cohere2_moe": "renormalised",
-    "minimax_m2": "renormalised",
-    "hy_v3": "renormalised",
-    "kolibri1": "sigmoid",
-}
 # Regime III under MSSP and AdamW, from N x2, N_e x3, M x2, L x1.5 and lr 1e-3, eps 1e-8, weight decay 0.1, std 0.02:
 # (std, lr, eps, weight decay); hidden matrices have values of their own sides and are left to another test.
 BY_HAND = {
@@ -127,7 +107,22 @@ def test_shapes_are_read_off_configs(family: str) -> None:
 @every_family
 def test_routers_say_how_they_make_gates(family: str) -> None:
     model, _ = adapted(family)
-    assert {vars(module)["gate_kind"] for module in model.modules() if "gate_kind" in vars(module)} == {GATES[family]}
+    assert {vars(module)["gate_kind"] for module in model.modules() if "gate_kind" in vars(module)} == {
+        PLANNED[family].gates
+    }
+
+
+@every_family
+def test_the_table_says_what_is_special(family: str) -> None:
+    model, _ = adapted(family)
+    infos = [info for info in mssp.describe(model) if model.get_parameter(info.name).requires_grad]
+    found = {
+        TIED: any(info.tied_readout for info in infos),
+        DENSE_LAYERS: len(list(stacks(model))) < TARGET.depth,
+        SHARED_EXPERTS: any("shared" in info.name for info in infos if info.role == "hidden"),
+        OWN_STARTS: any(info.start == OWN for info in infos),
+    }
+    assert {special for special, there in found.items() if there} == set(PLANNED[family].special)
 
 
 @every_family
@@ -213,7 +208,7 @@ def test_the_readout_starts_at_zero(family: str) -> None:
     readout = [info for info in mssp.describe(model) if info.role == "readout"]
     tied = [info for info in mssp.describe(model) if info.tied_readout]
     assert len(readout) + len(tied) == 1
-    assert bool(tied) == (family in {"ernie4_5_moe", "cohere2_moe"})
+    assert bool(tied) == (TIED in PLANNED[family].special)
     for info in readout:
         assert torch.equal(model.get_parameter(info.name), torch.zeros(128, 128))
         assert torch.equal(logits(model), torch.zeros(2, 12, 128))
@@ -250,7 +245,7 @@ def test_biases_start_at_zero_or_as_their_authors_say(family: str) -> None:
     for info in mssp.describe(model):
         if info.role in BIASES:
             bias = model.get_parameter(info.name)
-            own = family == "qwen3_next" and info.name.endswith(("A_log", "dt_bias"))
+            own = info.name.endswith(PLANNED[family].own or ("nothing",))
             assert torch.equal(bias, original.get_parameter(info.name) if own else torch.zeros_like(bias)), info.name
 
 
@@ -309,12 +304,12 @@ def test_factors_are_set_by_the_plan(family: str) -> None:
     experts = [experts.module for _, experts in stacks(model)]
     # K x2 halves the mean over sigmoid gates; shares of one have what was tuned alone. L x1.5 on what blocks write;
     # N x2 halves the logits of a readout that is the embedding.
-    aggregation = 0.75 if GATES[family] == "sigmoid" else 1.5
+    aggregation = 0.75 if PLANNED[family].gates == "sigmoid" else 1.5
     assert [vars(module)[FACTOR_ATTRIBUTE] for module in experts] == pytest.approx([aggregation] * len(experts))
     rest = sorted(vars(module)[FACTOR_ATTRIBUTE] for module in with_factors(model) if module not in experts)
-    tied = [0.5] if family in {"ernie4_5_moe", "cohere2_moe"} else []
+    tied = [0.5] if TIED in PLANNED[family].special else []
     assert rest == pytest.approx(tied + [2 / 3] * (len(rest) - len(tied)))
-    assert len(rest) - len(tied) == {"granitemoeshared": 9}.get(family, 6)  # attention and feed-forward of three blocks
+    assert len(rest) - len(tied) == PLANNED[family].writers  # usually attention and feed-forward of three blocks
     mssp.verify(model, torch.optim.AdamW(mssp.param_groups(model, plan)), plan)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -28,6 +29,8 @@ MOST_LAYERS = 500  # describing so many takes some seven seconds
 MOST_MODULES = 100_000  # where experts are modules of their own, a model of 60 layers with 256 experts has 60,000
 _LARGEST_SIZE = 2**40
 _MOST_ODD = 3  # entries that a message names
+# How the names of classes end: models with a language model's head, text models without, and larger ones with both.
+_HEAD, _NO_HEAD, _LARGER = "ForCausalLM", "TextModel", "ForConditionalGeneration"
 _LONGEST_QUOTE = 200  # characters of another library's error in ours
 
 
@@ -59,11 +62,42 @@ def config_of(source: Any, like: nn.Module | None = None) -> Any:
     return _built(CONFIG_MAPPING[family], sizes)
 
 
+def class_of(config: Any) -> type[nn.Module] | None:
+    """The class of the language model of a text model's config, None if transformers has none.
+
+    It is the one that ``AutoModelForCausalLM`` takes. A family that is not listed there has a class of its own beside
+    the config's, or a text model without a head, which is a part of a larger model.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
+
+    kind = type(config)
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING:
+        listed: type[nn.Module] = MODEL_FOR_CAUSAL_LM_MAPPING[kind]
+        return listed
+    beside = {name: each for name, each in _names_beside(kind).items() if isinstance(each, type)}
+    own = {name: each for name, each in beside.items() if getattr(each, "config_class", None) is kind}
+    with_heads, without = ([each for name, each in own.items() if name.endswith(end)] for end in (_HEAD, _NO_HEAD))
+    if any(name.endswith((_HEAD, _LARGER)) for name in beside):
+        without += [MODEL_MAPPING[kind]] if kind in MODEL_MAPPING else []
+        return next(iter((*with_heads, *without)), None)
+    return None
+
+
+def _names_beside(config_class: type) -> Mapping[str, Any]:
+    """What the module holds in which transformers has the models of a class of configs."""
+    try:
+        return vars(import_module(config_class.__module__.replace(".configuration_", ".modeling_")))
+    except ModuleNotFoundError:
+        return {}
+
+
 def on_meta(config: Any, like: nn.Module | None = None) -> nn.Module:
     """A model with this config whose parameters have shapes and no numbers; its class is that of ``like``, if given."""
-    from transformers import AutoModelForCausalLM
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
     build: Callable[..., nn.Module] = AutoModelForCausalLM.from_config if like is None else type(like)
+    if like is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        build = class_of(config) or build
     with torch.device("meta"), _WithoutDraws(), _counting_modules():
         return _built(build, config)
 

@@ -11,8 +11,8 @@ Adding a family
    can be planned at the depth of the base (the small model that was tuned) alone.
 2. In ``mssp.planning.configs``: an entry in ``_SIZES`` for each key that only this family's configs have, and the
    family in ``_SHARES_OF_ONE`` if its gates sum to one without a flag that says so.
-3. In ``tests/hf/tiny_models.py``: its sizes in ``FAMILIES``, for which the tests of all families then run. What a
-   router does and where gains are neutral needs no entry: both are found out by running the modules.
+3. In ``tests/hf/families``: an entry with its sizes, for which the tests of all families then run. What a router does
+   and where gains are neutral needs no entry: both are found out by running the modules.
 
 A family of dense models has its name in ``DENSE_FAMILIES`` of ``configs`` and its sizes in ``DENSE_FAMILIES`` of
 ``tiny_models``, for which ``tests/hf/test_dense.py`` runs.

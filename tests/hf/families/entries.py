@@ -1,0 +1,59 @@
+"""What is written down of a family of MoE models: its sizes in tests, and what its tests and its row of the table say.
+
+From BASE to TARGET everything grows, and by factors that tell roles apart: N x2, N_e x3, M x2, K x2, L x1.5. Heads keep
+their size and grow in number. One matrix of one expert has 128 x 96 entries, enough to measure a standard deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mssp
+
+BASE = mssp.Shape(width=64, expert_width=32, experts=4, active=2, depth=2)
+TARGET = mssp.Shape(width=128, expert_width=96, experts=8, active=4, depth=3)
+VOCABULARY = 128
+HEAD = 16
+Sizes = dict[str, Any]
+# What may be special about a family, and is read off the tiny model by a test.
+SPECIAL = (TIED, DENSE_LAYERS, SHARED_EXPERTS, OWN_STARTS) = (
+    "readout tied to the embedding", "dense layers", "shared experts", "parameters that keep the model's own start",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A family that is planned, for which all of ``test_families.py`` runs.
+
+    Args:
+        sizes: the entries of its config at a shape, beside those that almost every config has.
+        gates: as the router of the installed library makes them, read by hand.
+        special: what the tiny model has, of ``SPECIAL``.
+        own: endings of the names of trained parameters that keep the model's own start.
+        writers: modules of all three blocks of the target that write to the residual stream.
+        note: what else a reader of the table should know.
+    """
+
+    sizes: Callable[[mssp.Shape], Sizes]
+    gates: str
+    special: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    writers: int = 6
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A family that ``adapt`` refuses, for a reason that is in the model.
+
+    Args:
+        sizes: as of a planned family.
+        message: a part of what ``adapt`` says.
+        reason: why there is no rule, for readers of the table.
+    """
+
+    sizes: Callable[[mssp.Shape], Sizes]
+    message: str
+    reason: str
