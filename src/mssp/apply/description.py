@@ -186,8 +186,9 @@ def _merged(infos: list[ParamInfo]) -> ParamInfo:
 def planned_parameters(model: nn.Module, plan: Plan, claims: Claims | None) -> list[tuple[ParamInfo, Tensor, Values]]:
     """Every trainable parameter of a model with its description and the plan's numbers."""
     described = described_parameters(model, claims)
-    values = plan.resolve(info for info, _ in described)
-    return [(info, parameter, values[info.name]) for info, parameter in described]
+    infos = plan.completed(info for info, _ in described)
+    values = plan.resolve(infos)
+    return [(info, parameter, values[info.name]) for info, (_, parameter) in zip(infos, described, strict=True)]
 
 
 def planned_multipliers(model: nn.Module, plan: Plan) -> Iterator[tuple[object, str, str, float]]:

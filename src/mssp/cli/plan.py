@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mssp.cli import flags, progress
 from mssp.cli.garbage import no_garbage_collection
-from mssp.hf.config_plans import with_notes
+from mssp.hf.config_plans import with_notes, with_sides
 from mssp.planning import printing
 from mssp.planning.configs import FAMILY, gates_sum_to_one, read_config
 from mssp.planning.plans import Plan, plan
@@ -119,6 +119,7 @@ class PlanCommand:
         read: Reader = cache(read_config)  # reads each file once
         with without_plan_warnings(), no_garbage_collection():  # printed below, without a line of source code
             target_plan = self._planned(read) if self.extend is None else self._extended(self.extend, read)
+            target_plan = with_sides(target_plan, *self._configs(read))
             named = None if self.json and not self.by_name else self._by_name(target_plan, read)
             target_plan = target_plan if named is None else named.plan
         for warning in target_plan.warnings:

@@ -23,7 +23,7 @@ from mssp.hf.experts import MoE, moe_layers, numbered_layers
 from mssp.hf.factors import FACTOR_ATTRIBUTE, attach, detach, factors_for, is_tied
 from mssp.hf.kept_plan import forget, given_or_kept, keep
 from mssp.hf.meta import config_of
-from mssp.hf.parameters import infos_of, title_of
+from mssp.hf.parameters import BaseShapes, infos_of, title_of
 from mssp.hf.probing import GATE_KINDS
 from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, QUANTISED
 from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, family_of, is_dense, loaded
@@ -58,10 +58,10 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     """
     model = unwrapped(model)
     _refuse_what_is_not_trained_from_scratch(model)
-    given, _ = (None, None) if base is None else _config_of_base(model, base)
+    given, _ = (None, None) if base is None else config_of_base(model, base)
     base, plan = given_or_kept(model, given, plan)
-    base, base_shape = (None, None) if base is None else _config_of_base(model, base)
-    infos = infos_of(model, base)
+    base, base_shape = (None, None) if base is None else config_of_base(model, base)
+    infos = infos_of(model, BaseShapes.of(base, model))
     gates = _gates(model, gate)
     factors = list(factors_for(model, gates))
     adapted = _Adapted(model, infos, Shape.from_config(model.config), is_tied(model), base, base_shape)
@@ -175,7 +175,7 @@ def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
             raise ValueError(f"{title_of(model)} is quantised: {name} does not hold floating-point numbers")
 
 
-def _config_of_base(model: nn.Module, base: Any) -> tuple[Any, Shape]:
+def config_of_base(model: nn.Module, base: Any) -> tuple[Any, Shape]:
     """The base's config and sizes. Refuses a base of another architecture, and sizes that contradict each other."""
     entries = loaded(base)
     base_family, family = family_of(entries), family_of(model.config)

@@ -1,16 +1,25 @@
 """Plans from two configs of Hugging Face models, which warn of what the paper does not cover.
 
-A base is the small model that was tuned, a target the large one. Neither torch nor ``transformers`` is needed.
+A base is the small model that was tuned, a target the large one. Both are built without memory, which shows the sides
+of every matrix. Without ``transformers`` a plan has no sides, and is made only where all sizes grow by one factor.
 """
 
 from __future__ import annotations
 
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 from mssp._constraints import a_config, optional, takes
 from mssp.planning import plans
-from mssp.planning.configs import gates_sum_to_one, loaded, outside_the_paper
+from mssp.planning.configs import (
+    entries_of,
+    family_of,
+    gates_sum_to_one,
+    loaded,
+    outside_the_paper,
+    refuse_uneven,
+)
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 from mssp.planning.shape import Shape
@@ -34,7 +43,7 @@ def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
     target, base = loaded(target), loaded(base)
     settings = {"gates_sum_to_one": gates_sum_to_one(target)} | settings
     carried = plans.plan(Shape.from_config(target), None if base is None else Shape.from_config(base), **settings)
-    noted = with_notes(carried, target, base)
+    noted = with_sides(with_notes(carried, target, base), target, base)
     for note in noted.warnings[len(carried.warnings) :]:
         warnings.warn(note, PlanWarning, stacklevel=3)
     return noted
@@ -43,3 +52,22 @@ def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
 def with_notes(carried: Plan, target: Any, base: Any = None) -> Plan:
     """The plan with warnings of what is in the configs and not in the paper; without a target's config, as it is."""
     return carried if target is None else carried.with_warnings(outside_the_paper(base, target))
+
+
+def with_sides(carried: Plan, target: Any, base: Any = None) -> Plan:
+    """The plan with the sides of its models' matrices, which building them shows.
+
+    Of a plan that was extended, the sides at the base are known already. Where no model can be built or described, a
+    warning says why the plan has no sides.
+    """
+    if target is None or family_of(entries_of(target)) is None:
+        return carried
+    if find_spec("transformers") is None:
+        refuse_uneven(target, base)
+        return carried
+    from mssp.hf.sides import sides_between
+
+    try:
+        return carried.with_sides(sides_between(carried, target, base))
+    except ValueError as error:
+        return carried.with_warnings([f"the sides of matrices are not known: {error}"])

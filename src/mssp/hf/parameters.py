@@ -6,6 +6,7 @@ gain it is neutral. The base is the small model that was tuned: on the meta devi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,13 +18,13 @@ from mssp.apply.description import name_cleaner
 from mssp.hf.experts import FusedExperts, has_attribute, is_fused
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import NeutralGains
-from mssp.hf.vocabulary import Place, for_all_blocks, info_of, names
+from mssp.hf.vocabulary import Place, for_all_blocks, info_of, names, place_of
 from mssp.planning.configs import family_of
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import GAINS
 
 
-def infos_of(model: nn.Module, base: Any = None) -> dict[str, ParamInfo]:
+def infos_of(model: nn.Module, base: BaseShapes | None = None) -> dict[str, ParamInfo]:
     """The description of every parameter of a model, by its clean name; with a base, its sides at the base too."""
     clean = name_cleaner(model)
     parameters = {clean(name): parameter for name, parameter in model.named_parameters(remove_duplicate=False)}
@@ -32,11 +33,10 @@ def infos_of(model: nn.Module, base: Any = None) -> dict[str, ParamInfo]:
     infos = {name: stacks.get(name) or info_of(name, shape) for name, shape in shapes.items()}
     unknown = [name for name, info in infos.items() if info is None and parameters[name].requires_grad]
     _refuse(unknown, shapes, f"{title_of(model)} has parameters")
-    base_shapes = None if base is None else _BaseShapes(on_meta(base, like=model))
     head_size = _head_size(model)
     neutral_gains = NeutralGains()
     return {
-        name: _completed(model, name, shapes, info, base_shapes, head_size, neutral_gains)
+        name: _completed(model, name, shapes, info, base, head_size, neutral_gains)
         for name, info in infos.items()
         if info is not None
     }
@@ -60,18 +60,20 @@ def _completed(
     name: str,
     shapes: Mapping[str, tuple[int, ...]],
     info: ParamInfo,
-    base_shapes: _BaseShapes | None,
+    base_shapes: BaseShapes | None,
     head_size: int | None,
     neutral_gains: NeutralGains,
 ) -> ParamInfo:
     """The vocabulary's description with what this model and its base add: where gains start, and which sides grow."""
     base_shape = None if base_shapes is None else base_shapes.shape_of(name)
+    place = place_of(name) if info.role in ("hidden", "qk_norm") else ""
     if info.role == "qk_norm":
         grows = base_shape is not None and base_shape != shapes[name]
         over_all_heads = _shape_of_query_norm(name, shapes) not in (None, (head_size,))
         if over_all_heads and head_size is None:
             raise ValueError(f"{name} {shapes[name]}: heads have several sizes, and whether it is of one is not known")
         info = replace(info, role="norm") if grows or over_all_heads else info
+        info = info if base_shape is None else replace(info, base_fan_out=math.prod(base_shape))
     if info.role in GAINS and name.endswith(".weight"):
         gain = neutral_gains(model.get_submodule(name.rpartition(".")[0]), name)
         start = None if gain == 1.0 else gain
@@ -80,7 +82,7 @@ def _completed(
         info = base_shapes.with_sides(info, name, base_shape)
     elif info.role == "hidden" and base_shape is not None:  # a kernel of fixed size on channels that grow
         info = replace(info, base_fan_out=base_shape[0])
-    return info
+    return replace(info, place=place) if place else info
 
 
 def _shape_of_query_norm(name: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
@@ -102,8 +104,13 @@ def _head_size(model: nn.Module) -> int | None:
     return sizes[0] if len(sizes) == 1 else None
 
 
-class _BaseShapes:
+class BaseShapes:
     """The shapes of the base's parameters."""
+
+    @classmethod
+    def of(cls, config: Any, model: nn.Module) -> BaseShapes | None:
+        """Those of a config of a model's class; None without a config."""
+        return None if config is None else cls(on_meta(config, like=model))
 
     def __init__(self, model: nn.Module) -> None:
         self._by_block: dict[str, dict[int | None, tuple[int, ...]]] = {}
@@ -145,8 +152,8 @@ def checkpoint_infos(shapes: Mapping[str, tuple[int, ...]], config: Any, base: A
     ``config`` is that of the model that was saved, ``base`` that of the model that was tuned. A tensor that has the
     same name in memory has the same description as there.
     """
-    config = config_of(config)
-    in_memory = infos_of(on_meta(config), None if base is None else config_of(base))
+    model = on_meta(config_of(config))
+    in_memory = infos_of(model, BaseShapes.of(None if base is None else config_of(base), model))
     infos = {name: in_memory.get(name) or info_of(name, shape) for name, shape in shapes.items()}
     _refuse([name for name, info in infos.items() if info is None], shapes, "the checkpoint has tensors")
     return {name: info.fitted(name, shapes[name], info.tied_as) for name, info in infos.items() if info is not None}

@@ -179,7 +179,10 @@ def _of_transformers(model: nn.Module) -> Mapping[str, Guess]:
         known = infos_of(model)
     except ValueError:
         return {}
-    return {name: Guess(replace(info, tied_as=""), "as mssp.hf.adapt describes it") for name, info in known.items()}
+    return {
+        name: Guess(replace(info, tied_as="", place=""), "as mssp.hf.adapt describes it")
+        for name, info in known.items()
+    }
 
 
 def _of_one_parameter(found: Mapping[str, Guess]) -> Mapping[str, Guess]:

@@ -271,6 +271,16 @@ def info_of(name: str, shape: tuple[int, ...]) -> ParamInfo | None:
     return info
 
 
+def place_of(name: str) -> str:
+    """A name without what stands before the list of blocks, which a part of a larger model has and the part has not.
+
+    >>> place_of("model.language_model.layers.3.self_attn.o_proj.weight")
+    'layers.3.self_attn.o_proj.weight'
+    """
+    match = names().patterns.trunk.fullmatch(name)
+    return name if match is None else match[1]
+
+
 def for_all_blocks(name: str) -> str:
     """A name that stands for the same parameter of every block and expert.
 

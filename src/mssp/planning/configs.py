@@ -7,7 +7,9 @@ refused here, before any model is built.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,8 @@ _EVERY_FEW_LAYERS = (
 )  # fmt: skip
 # A config that lacks such an entry, or has null, has none of these.
 _COUNTED = (*_NUMBERS_OF_SHARED_EXPERTS, *_DENSE_LAYERS)
+# Entries on which the sides of matrices depend, by words of their names.
+_SIDE = re.compile(r"intermediate|ffn|_rank$|num_(?:attention|linear|swa)\w*_heads$")
 # Sizes of parts that a model has or lacks. The parts may grow: only one that comes or goes is no growth.
 _PARTS = ("q_lora_rank",)
 
@@ -241,6 +245,21 @@ def _changes(before: Config, after: Config) -> list[str]:
     if family_of(before) != family_of(after):
         messages.append(f"base and target are of different families: {family_of(before)}, {family_of(after)}")
     return messages
+
+
+def refuse_uneven(target: Any, base: Any) -> None:
+    """Refuse configs whose hidden sizes and heads grow by several factors, or that do not say by how much."""
+    if base is None:
+        return
+    before, after = entries_of(base), entries_of(target)
+    growth = Fraction(sizes_of(after)["width"], sizes_of(before)["width"])
+    for key in dict.fromkeys(key for key in (*before, *after) if _SIDE.search(key)):
+        old, new = before.get(key), after.get(key)
+        if old != new if type(old) is not int or type(new) is not int else new != growth * old:
+            raise ValueError(
+                f"{key} goes from {old} to {new} while the width grows by {float(growth):g}: what that changes is seen "
+                "on the models, for which transformers is missing: install mssp[hf]"
+            )
 
 
 def _head_size(entries: Config) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ _START = Constraint(f"a number or {OWN!r}", _start)
     tied_as=word,
     tied_readout=switch,
     start=optional(_START),
+    place=word,
 )
 @dataclass(frozen=True)
 class ParamInfo:
@@ -57,6 +58,8 @@ class ParamInfo:
             starts at 0), or ``own``, with which it keeps the value that the model gave it.
 
     ``name``, ``experts`` and ``tied_readout`` are filled in by :func:`mssp.describe`, and ``tied_as`` by ``{expert}``.
+    ``place`` is filled in by :func:`mssp.hf.adapt`: where plans over configs keep the sides of a matrix. The sides of
+    one that has a place are never guessed.
     """
 
     role: str
@@ -71,6 +74,7 @@ class ParamInfo:
     tied_as: str = ""
     tied_readout: bool = False
     start: float | Literal["own"] | None = None
+    place: str = field(default="", compare=False)  # where it stands, not what it is
 
     def __post_init__(self) -> None:
         if self.layout is not None:
@@ -176,13 +180,10 @@ def own_dims(
         if at_base is not None:
             lookup = info.role == "embedding" and side == "fan_in" and size == 1  # a token's input is of order 1
             expected = size if lookup else size * at_base[side] / at_target[side]
-            if size_at_base is None and side in used and info.role == "hidden" and not _grows(size, target, base):
-                raise ValueError(
-                    f"hidden '{info.name}' has {side} {size}, which is no multiple of the width {target.width}: "
-                    f"say its size at the base, base_{side} (of a Hugging Face model, give the base's config)"
-                )
+            if size_at_base is None and side in used and info.role == "hidden":
+                _refuse_unknown(info, side, size, target, base)
             at_base[side] = expected if size_at_base is None else size_at_base
-            grows_as_role &= math.isclose(at_base[side], expected)
+            grows_as_role &= info.role in GAINS or math.isclose(at_base[side], expected)
         at_target[side] = size
     return at_target, at_base, grows_as_role
 
@@ -203,6 +204,24 @@ def check_fits(info: ParamInfo, target: Shape) -> None:
                 f"but the plan's target {target} asks for {expected[side]:.0f}"
                 + (" (name what else lies along that axis in its layout)" if size % expected[side] == 0 else "")
             )
+
+
+def _refuse_unknown(info: ParamInfo, side: str, size: int, target: Shape, base: Shape | None) -> None:
+    """Refuse a side that nothing says the size of at the base, where it would have to be guessed."""
+    if info.place and base is not None and _grown_beside_depth(target, base):
+        raise ValueError(
+            f"'{info.name}' has {side} {size}, and neither the plan nor the model says what that was at the base: give "
+            "the base's config, mssp.hf.adapt(model, base), or plan over configs, mssp.hf.plan(target, base, ...)"
+        )
+    if not _grows(size, target, base):
+        raise ValueError(
+            f"hidden '{info.name}' has {side} {size}, which is no multiple of the width {target.width}: "
+            f"say its size at the base, base_{side} (of a Hugging Face model, give the base's config)"
+        )
+
+
+def _grown_beside_depth(target: Shape, base: Shape) -> bool:
+    return replace(target, depth=base.depth) != base
 
 
 def _grows(size: int, target: Shape, base: Shape | None) -> bool:

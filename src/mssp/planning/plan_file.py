@@ -18,11 +18,12 @@ from mssp._documents import one_line, unique
 from mssp.planning.recipe import Recipe
 from mssp.planning.setting import ANY, I
 from mssp.planning.shape import Shape
+from mssp.planning.sides import Sides
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan
 
-VERSION = 2
+VERSION = 3
 MISSING = object()
 # Numbers are recomputed on load; another machine's pow() may differ in the last digits.
 _TOLERANCE = 1e-9
@@ -31,7 +32,7 @@ _SETTINGS = (
     "grad_scale", "lr_mult", "init_mult", "init_std", "aggregation_mult", "recipe", "tuned_with",
 )  # fmt: skip
 # Settings that were added later, with their defaults. A file has one only where it differs, so that hashes stay.
-_LATER_SETTINGS: dict[str, Any] = {"rest_lr": None, "gates_sum_to_one": False}
+_LATER_SETTINGS: dict[str, Any] = {"rest_lr": None, "gates_sum_to_one": False, "sides": {}}
 _NUMBERS = ("aggregation", "residual", "kappa", "roles", "warnings", "version", "hash")
 
 
@@ -59,8 +60,10 @@ def _version(plan: Plan) -> int:
     """The first version that has this plan. So the files and the hashes of plans stay what they were.
 
     Version 2 added growths that are none of the paper's, gates that sum to one, and routers of top-K that start small
-    in Regime I, where version 1 started them at zero.
+    in Regime I, where version 1 started them at zero. Version 3 added the sides of matrices, for plans over configs.
     """
+    if plan.sides:
+        return 3
     is_of_one = plan.setting.regime is not ANY and plan.rule("router") == plan.setting.rule("router")
     return 1 if is_of_one and not plan.gates_sum_to_one else 2
 
@@ -71,7 +74,9 @@ def settings(plan: Plan) -> dict[str, Any]:
     def plain(value: Any) -> Any:
         if isinstance(value, Recipe):
             return {**asdict(value), "betas": None if value.betas is None else list(value.betas)}
-        return value.json() if isinstance(value, Shape) else dict(value) if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping):
+            return {name: plain(entry) for name, entry in value.items()}
+        return value.json() if isinstance(value, Shape | Sides) else value
 
     later = [name for name, default in _LATER_SETTINGS.items() if getattr(plan, name) != default]
     return {name: plain(getattr(plan, name)) for name in (*_SETTINGS, *later)}

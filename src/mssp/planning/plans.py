@@ -43,6 +43,7 @@ from mssp.planning.setting import (
     Setting,
 )
 from mssp.planning.shape import Shape
+from mssp.planning.sides import SidesByPlace, carried, completed, taken
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Plan:
     tuned_with: Recipe
     rest_lr: float | None = None
     gates_sum_to_one: bool = False
+    sides: SidesByPlace = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     # -- its setting, in words ---------------------------------------------------------------------------------------
@@ -216,9 +218,10 @@ class Plan:
     def resolve(self, infos: Iterable[ParamInfo]) -> dict[str, Values]:
         """The numbers of every parameter, by name. A matrix with fans of its own gets its own values.
 
-        A side is taken to grow as its role's does, unless its size at the base is given (``base_fan_in``).
+        A side is taken to grow as its role's does, unless its size at the base is given: by the description
+        (``base_fan_in``), or by the plan's own ``sides``.
         """
-        infos = list(infos)
+        infos = self.completed(infos)
         first_of: dict[tuple[Any, ...], ParamInfo] = {}  # in a deep model, many parameters have the same sides
         for info in infos:
             first_of.setdefault(_sides(info), info)
@@ -227,6 +230,10 @@ class Plan:
         matrices = _matrices_of_experts(infos)
         values = {sides: replace(self._own_values(info), matrices=matrices) for sides, info in first_of.items()}
         return {info.name: values[_sides(info)] for info in infos}
+
+    def completed(self, infos: Iterable[ParamInfo]) -> list[ParamInfo]:
+        """The descriptions with the sides at the base that this plan knows of them."""
+        return [completed(info, self.sides) for info in infos]
 
     def _own_values(self, info: ParamInfo) -> Values:
         rule = self.rule(info.role)
@@ -267,7 +274,13 @@ class Plan:
         """
         filled, _ = arguments.recipes(recipe, self.recipe)
         settings = {name: getattr(self, name) for name in signature(plan).parameters}
-        return plan(**{**settings, "target": target.with_inputs(self.target.inputs), "recipe": filled})
+        target = target.with_inputs(self.target.inputs)
+        sides = carried(self.sides, self.target, self.base, target)
+        return plan(**{**settings, "target": target, "recipe": filled, "sides": sides})
+
+    def with_sides(self, sides: SidesByPlace) -> Plan:
+        """The same plan with the sides of the model's matrices; numbers of roles that were computed are kept."""
+        return self._with(sides=taken(sides))
 
     def retuned(
         self,
@@ -288,9 +301,12 @@ class Plan:
 
     def with_warnings(self, more: Iterable[str]) -> Plan:
         """The same plan with more warnings; numbers that were computed are kept."""
-        warned = replace(self, warnings=(*self.warnings, *more))
-        vars(warned).update({"roles": self.roles} if "roles" in vars(self) else {})
-        return warned
+        return self._with(warnings=(*self.warnings, *more))
+
+    def _with(self, **changes: Any) -> Plan:
+        changed = replace(self, **changes)
+        vars(changed).update({"roles": self.roles} if "roles" in vars(self) else {})
+        return changed
 
     def json(self) -> str:
         return plan_file.dumps(self)
@@ -338,6 +354,7 @@ class Plan:
     tuned_with=optional(kind_of(Recipe)),
     rest_lr=optional(positive),
     gates_sum_to_one=switch,
+    sides=optional(mapping),
     scheme=SCHEME,
     optimizer=OPTIMIZER,
     regime=optional(REGIME),
@@ -364,6 +381,7 @@ def plan(
     tuned_with: Recipe | None = None,
     rest_lr: float | None = None,
     gates_sum_to_one: bool = False,
+    sides: SidesByPlace | None = None,
 ) -> Plan:
     """Carry hyperparameters tuned at ``base`` to ``target``.
 
@@ -388,6 +406,7 @@ def plan(
         rest_lr: for an optimizer that leaves some roles to another one: the learning rate tuned for those.
         gates_sum_to_one: the gates of the chosen experts are shares of one (softmax, renormalised), which matters to
             the router's eps where experts start alike.
+        sides: the sides of the model's matrices by place, which :func:`mssp.hf.plan` reads off two configs.
     """
     setting, unsaid = Setting.of(scheme, regime, optimizer, readout, as_printed), list[str]()
     target, base = arguments.shapes(target, base)
@@ -408,6 +427,7 @@ def plan(
         tuned_with=tuned_with,
         rest_lr=rest_lr,
         gates_sum_to_one=gates_sum_to_one,
+        sides=taken(sides),
     )
     arguments.check(unchecked)
     if setting.regime is None and not setting.scheme.regime_free:
