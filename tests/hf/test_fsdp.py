@@ -20,6 +20,7 @@ import mssp
 import mssp.hf
 from mssp.apply.groups import optimizer_for
 from mssp.hf.factors import FACTOR_ATTRIBUTE
+from mssp.hf.meta import on_meta
 from tests.hf.tiny_models import config_of, initialized, model_of, plan_of, tokens
 from tests.ranks import check_on_ranks
 
@@ -85,6 +86,25 @@ def check_initial_weights() -> None:
                     assert [torch.equal(one, first) for one in others] == [scheme == "mssp"] * 8, name
 
 
+def check_meta() -> None:
+    """The order of large models: meta, shard, memory, initialize; with a frozen bias of the router, and frequencies."""
+    config, base = (config_of("afmoe", shape, num_dense_layers=0) for shape in (TARGET, BASE))
+    reference = model_of(config)
+    mssp.hf.adapt(reference, base=base)
+    initialized(reference, plan())
+    model = shard(on_meta(config))
+    mssp.hf.adapt(model, base=base)
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.fill_(7.0)
+    initialized(model, plan())
+    assert_same(model, reference)
+    for name, buffer in reference.named_buffers():
+        assert torch.equal(whole(model.get_buffer(name)), buffer), name
+    mssp.verify(model, optimizer_for(model, plan()), plan())
+
+
 def check_forward_pass() -> None:
     reference = initialized(adapted(), plan("mup"))
     sharded = shard(initialized(adapted(), plan("mup")))
@@ -137,7 +157,9 @@ def check_accelerate() -> None:
 
 @pytest.mark.slow
 def test_sharding_changes_nothing(tmp_path: Path) -> None:
-    check_on_ranks(RANKS, tmp_path, check_initial_weights, check_forward_pass, check_steps, check_accelerate)
+    check_on_ranks(
+        RANKS, tmp_path, check_initial_weights, check_meta, check_forward_pass, check_steps, check_accelerate
+    )
 
 
 @pytest.mark.parametrize("order", ["model first", "optimizer first"])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mssp._constraints import a_module, a_plan, claims, one_of, optional, takes, whole
 from mssp.apply.description import Claims, name_cleaner, planned_multipliers, planned_parameters
-from mssp.apply.protocols import Draws, KeepsPlan
+from mssp.apply.protocols import Draws, HasOwnValues, KeepsPlan
 from mssp.apply.random_numbers import BLOCK, normals, threads
 from mssp.apply.sharding import is_sharded
 from mssp.apply.verification import GATE_KINDS, check_precision, check_routing
@@ -46,7 +46,9 @@ def initialize(
 ) -> None:
     """Give every trainable parameter its initial value, in place, and the models of ``mssp.nn`` their multipliers.
 
-    The values depend on the seed and the parameter's name alone: not on order, device, wrapping or sharding.
+    The values depend on the seed and the parameter's name alone: not on order, device, wrapping or sharding. A model of
+    transformers that was built on the meta device and given memory by ``to_empty`` gets its buffers too, and what is
+    not trained.
 
     Args:
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
@@ -59,19 +61,22 @@ def initialize(
     check_routing(plan, model, [info for info, _, _ in described], gate)
     check_precision(plan, described)
     multipliers = list(planned_multipliers(model, plan))
+    with_own_values = [module for module in model.modules() if isinstance(module, HasOwnValues)]
     own_values = [info.name for info, _, _ in described if info.start == OWN]
     for info, parameter, _ in described:
         if parameter.is_meta:
-            also = f" and what keeps the model's own values ({', '.join(own_values[:2])}, …)" if own_values else ""
-            raise ValueError(
-                f"{info.name} is on the meta device: call model.to_empty(device=...) first, tie again what is tied, "
-                f"and fill its buffers{also}"
-            )
+            kept = f" and what keeps the model's own values ({', '.join(own_values[:2])}, …)" if own_values else ""
+            also = "" if with_own_values else f", and fill its buffers{kept}"
+            remedy = f"call model.to_empty(device=...) first, tie again what is tied{also}"
+            raise ValueError(f"{info.name} is on the meta device: {remedy}")
         if not parameter.is_floating_point():
             raise ValueError(f"{info.name} has dtype {parameter.dtype}: initial weights are floating-point numbers")
         if 0 in (parameter.stride(axis) for axis, size in enumerate(parameter.shape) if size > 1):
             raise ValueError(f"{info.name} is an expanded view, whose entries share memory: clone it first")
+    missing = [pair for module in with_own_values for pair in module.missing_own_values(seed)]
     with torch.no_grad():
+        for tensor, value in missing:
+            copy_whole(tensor, value)
         _fill_all(described, padding_rows(model), seed)
         clean = name_cleaner(model)
         for name, module in model.named_modules():
@@ -197,8 +202,6 @@ def draw_normals(shape: tuple[int, ...], region: Region, name: str, seed: int) -
 
 def _fill_sharded(parameter: DTensor, info: ParamInfo, values: Values, seed: int, zero_row: int | None) -> None:
     """Write a sharded parameter. Every rank draws its own shard; of other placements the whole, which torch cuts."""
-    from torch.distributed.tensor import distribute_tensor
-
     shape = tuple(parameter.shape)
     region = _local_region(parameter)
     if region is not None:
@@ -206,10 +209,18 @@ def _fill_sharded(parameter: DTensor, info: ParamInfo, values: Values, seed: int
         if local.numel():
             local.copy_(draw(shape, region, info, values, seed, parameter.dtype, zero_row))
         return
-    whole = draw(shape, _all_of(parameter), info, values, seed, parameter.dtype, zero_row)
-    whole = whole.to(device=parameter.device, dtype=parameter.dtype)
-    # Every rank has drawn the same whole, so nothing is sent.
-    parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None))
+    copy_whole(parameter, draw(shape, _all_of(parameter), info, values, seed, parameter.dtype, zero_row))
+
+
+def copy_whole(tensor: Tensor, whole: Tensor) -> None:
+    """Write values into a tensor, which may be sharded. Every rank has the same whole, so nothing is sent."""
+    if not is_sharded(tensor):
+        tensor.copy_(whole)
+        return
+    from torch.distributed.tensor import distribute_tensor
+
+    whole = whole.to(device=tensor.device, dtype=tensor.dtype)
+    tensor.copy_(distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None))
 
 
 def _local_region(parameter: DTensor) -> Region | None:

@@ -1,13 +1,15 @@
-"""Protocols of modules that describe themselves: their parameters, factors, routing and random numbers."""
+"""Protocols of modules that describe themselves: their parameters, factors, routing, and numbers beside the plan's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mssp.planning.parameter import ParamInfo
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mssp.planning.plans import Plan
 
 
@@ -45,3 +47,12 @@ class KeepsPlan(Protocol):
     """A module that saves the plan it was initialized by with its checkpoints."""
 
     def keep_plan(self, plan: Plan) -> None: ...
+
+
+@runtime_checkable
+class HasOwnValues(Protocol):
+    """A model with numbers that its own library computes, which a model that was materialised empty does not have."""
+
+    def missing_own_values(self, seed: int) -> Sequence[tuple[Tensor, Tensor]]: ...
+
+    def check_own_values(self) -> None: ...

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mssp._constraints import a_module, a_plan, an_optimizer, claims, optional, takes
 from mssp.apply.description import Claims, planned_multipliers, planned_parameters
 from mssp.apply.groups import check_schedule, group_settings, optimizer_class, same_values, scales_gradients
-from mssp.apply.protocols import Multiplies, Routes
+from mssp.apply.protocols import HasOwnValues, Multiplies, Routes
 from mssp.apply.sharding import is_sharded
 from mssp.planning.arguments import ALL
 from mssp.planning.parameter import ParamInfo
@@ -63,6 +63,9 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
     for module, path, name, factor in planned_multipliers(model, plan):
         if not same_values(getattr(module, name), factor):
             raise ValueError(f"{path}{name} is {getattr(module, name)}, the plan says {factor}")
+    for module in model.modules():
+        if isinstance(module, HasOwnValues):
+            module.check_own_values()
     check_schedule(optimizer, plan)
     _warn_of_small_spread(plan, described)
 

@@ -11,28 +11,29 @@ in it is changed, by an error that names the part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from mssp._constraints import a_config, a_module, a_plan, one_of, optional, takes
-from mssp.apply.description import unwrapped
+from mssp.apply.description import name_cleaner, unwrapped
 from mssp.hf.experts import MoE, moe_layers, numbered_layers
 from mssp.hf.factors import FACTOR_ATTRIBUTE, attach, detach, factors_for, is_tied
 from mssp.hf.kept_plan import forget, given_or_kept, keep
 from mssp.hf.meta import config_of
+from mssp.hf.own_values import changed_buffers, values_of_own
 from mssp.hf.parameters import BaseShapes, infos_of, title_of
 from mssp.hf.probing import GATE_KINDS
 from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, QUANTISED
 from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, family_of, is_dense, loaded
-from mssp.planning.parameter import ParamInfo
+from mssp.planning.parameter import OWN, ParamInfo
 from mssp.planning.plans import Plan
 from mssp.planning.shape import Shape
 
 # Attributes that ``adapt`` sets: methods of the model, and what its routers say (see ``mssp.apply.protocols``).
-_METHODS = ("param_infos", "plan_multipliers", "keep_plan")
+_METHODS = ("param_infos", "plan_multipliers", "keep_plan", "missing_own_values", "check_own_values")
 _GATES = "gate_kind"
 
 
@@ -64,7 +65,8 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     infos = infos_of(model, BaseShapes.of(base, model))
     gates = _gates(model, gate)
     factors = list(factors_for(model, gates))
-    adapted = _Adapted(model, infos, Shape.from_config(model.config), is_tied(model), base, base_shape)
+    was_empty = any(parameter.is_meta for parameter in model.parameters())
+    adapted = _Adapted(model, infos, Shape.from_config(model.config), is_tied(model), base, base_shape, was_empty)
     if plan is not None:  # refuse it before anything is changed
         adapted.plan_multipliers(plan)
         for _, planned_factor in factors:
@@ -130,6 +132,7 @@ class _Adapted:
     tied: bool
     base: Any
     base_shape: Shape | None
+    was_empty: bool
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
         return self.infos
@@ -155,6 +158,25 @@ class _Adapted:
     def keep_plan(self, plan: Plan) -> None:
         """Keep the plan and the base in the model's config, which ``save_pretrained`` writes."""
         keep(self.model, plan, self.base)
+
+    def missing_own_values(self, seed: int) -> Sequence[tuple[Tensor, Tensor]]:
+        """Buffers and kept parameters with their values, of a model that was given memory by ``to_empty``."""
+        changed = changed_buffers(self.model)
+        if not changed and not (changed is None and self.was_empty):
+            return []
+        clean = name_cleaner(self.model)
+        frozen = {clean(name) for name, parameter in self.model.named_parameters() if not parameter.requires_grad}
+        kept = frozen | {name for name, info in self.infos.items() if info.start == OWN}
+        return values_of_own(self.model, kept, seed)
+
+    def check_own_values(self) -> None:
+        """Refuse a model that was given memory by ``to_empty``, and whose buffers nobody has filled since."""
+        changed = changed_buffers(self.model)
+        if changed:
+            raise ValueError(
+                f"{changed[0]} does not hold what the model itself computes, as to_empty leaves a model from the meta "
+                "device: mssp.initialize(model, plan) fills buffers, and so does from_pretrained"
+            )
 
 
 def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:

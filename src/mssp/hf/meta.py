@@ -93,12 +93,17 @@ def _names_beside(config_class: type) -> Mapping[str, Any]:
 
 def on_meta(config: Any, like: nn.Module | None = None) -> nn.Module:
     """A model with this config whose parameters have shapes and no numbers; its class is that of ``like``, if given."""
+    return built_without_draws(config, like, "meta")
+
+
+def built_without_draws(config: Any, like: nn.Module | None, device: str) -> nn.Module:
+    """A model with this config on a device, without the initial weights that layers of torch draw."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
     build: Callable[..., nn.Module] = AutoModelForCausalLM.from_config if like is None else type(like)
     if like is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         build = class_of(config) or build
-    with torch.device("meta"), _WithoutDraws(), _counting_modules():
+    with torch.device(device), _WithoutDraws(), _counting_modules():
         return _built(build, config)
 
 
