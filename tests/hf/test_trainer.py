@@ -174,12 +174,16 @@ def test_a_callback_with_another_plan(tmp_path: Path) -> None:
         trainer.train()
 
 
-def test_a_model_without_its_factors(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [("kolibri1", "mssp_factor is 1.0, the plan says 0.5"), ("olmoe", "aux_loss_coef is 0.01, the plan says 0.005")],
+)
+def test_a_model_without_its_factors(tmp_path: Path, family: str, message: str) -> None:
     chosen = plan()
-    trainer = trainer_for(tmp_path, chosen)
+    trainer = trainer_for(tmp_path, chosen, model=model_for(chosen, family))
     mssp.hf.release(trainer.model)
-    mssp.hf.adapt(trainer.model, base=config_of("olmoe", BASE))  # factors are 1 until a plan sets them
-    with pytest.raises(ValueError, match=r"mssp_factor is 1.0, the plan says 0.5"):
+    mssp.hf.adapt(trainer.model, base=config_of(family, BASE))  # factors are 1 until a plan sets them
+    with pytest.raises(ValueError, match=message):
         trainer.train()
 
 

@@ -26,8 +26,9 @@ from transformers.conversion_mapping import (
 import mssp
 import mssp.hf
 from mssp.hf.trainer import samples_of, unread_tensors
+from tests.hf import tiny_models
 from tests.hf.test_trainer import BASE, TARGET, plan, resuming, trainer_for
-from tests.hf.tiny_models import FAMILIES, HEAD, _usual, initialized, model_of
+from tests.hf.tiny_models import initialized, model_of
 
 
 class WithMemoryConfig(OlmoeConfig):  # type: ignore[misc]
@@ -57,15 +58,15 @@ def _with_memory() -> Iterator[None]:
     del CONFIG_MAPPING._extra_content[family], AutoModelForCausalLM._model_mapping._extra_content[WithMemoryConfig]
 
 
-def exaone_moe(shape: mssp.Shape) -> dict[str, Any]:
-    sizes = {"num_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "head_dim": HEAD}
-    return sizes | {"intermediate_size": 2 * shape.width, "sliding_window": 8, "first_k_dense_replace": 0}
-
-
 def config_of(family: str, shape: mssp.Shape) -> Any:
-    sizes = {"exaone_moe": exaone_moe, WithMemoryConfig.model_type: FAMILIES["olmoe"]} | FAMILIES
-    more = {"mlp_layer_types": ["sparse"] * shape.depth} if family == "hy_v3" else {}
-    return CONFIG_MAPPING[family](**{**_usual(shape), **sizes[family](shape), **more})
+    if family == WithMemoryConfig.model_type:
+        return WithMemoryConfig(**tiny_models.config_of("olmoe", shape).to_dict() | {"model_type": family})
+    # All layers have experts, also in a model of one.
+    layers = {"mlp_layer_types": ["sparse"] * shape.depth} if family in ("hy_v3", "exaone_moe") else {}
+    if family == "exaone_moe":
+        sizes = {"num_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "sliding_window": 8}
+        return CONFIG_MAPPING[family](**tiny_models.usual_sizes(shape), **sizes, **layers, first_k_dense_replace=0)
+    return tiny_models.config_of(family, shape, **layers)
 
 
 def model_for(chosen: mssp.Plan, family: str) -> nn.Module:

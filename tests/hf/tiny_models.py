@@ -25,7 +25,7 @@ DENSE_FFN = {64: 192, 96: 320, 128: 448}
 INIT_STD = 0.02
 
 
-def _usual(shape: mssp.Shape) -> Sizes:
+def usual_sizes(shape: mssp.Shape) -> Sizes:
     """What almost every config has."""
     return {
         "vocab_size": VOCABULARY,
@@ -56,11 +56,11 @@ DENSE_FAMILIES: dict[str, Sizes] = {
 
 
 def config_of(family: str, shape: mssp.Shape, **changes: Any) -> Any:
-    return CONFIG_MAPPING[family](**{**_usual(shape), **(PLANNED | REFUSED)[family].sizes(shape), **changes})
+    return CONFIG_MAPPING[family](**{**usual_sizes(shape), **(PLANNED | REFUSED)[family].sizes(shape), **changes})
 
 
 def dense_config_of(family: str, shape: mssp.Shape, **changes: Any) -> Any:
-    sizes = {key: size for key, size in _usual(shape).items() if key != "num_experts_per_tok"}
+    sizes = {key: size for key, size in usual_sizes(shape).items() if key != "num_experts_per_tok"}
     ffn = {"intermediate_size": DENSE_FFN[shape.width]}
     return CONFIG_MAPPING[family](**{**sizes, **ffn, **DENSE_FAMILIES[family], **changes})
 

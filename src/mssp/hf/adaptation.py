@@ -19,10 +19,18 @@ from torch import Tensor, nn
 
 from mssp._constraints import a_config, a_module, a_plan, one_of, optional, takes
 from mssp.apply.description import name_cleaner, unwrapped
+from mssp.hf.balancing import (
+    COEFFICIENTS,
+    Coefficient,
+    as_tuned,
+    coefficients_of,
+    keep_coefficients,
+    restore_coefficients,
+)
 from mssp.hf.experts import MoE, moe_layers, numbered_layers
 from mssp.hf.factors import FACTOR_ATTRIBUTE, attach, detach, factors_for, is_tied
 from mssp.hf.kept_plan import forget, given_or_kept, keep
-from mssp.hf.meta import config_of
+from mssp.hf.meta import config_of, on_meta
 from mssp.hf.own_values import changed_buffers, values_of_own
 from mssp.hf.parameters import BaseShapes, infos_of, title_of
 from mssp.hf.probing import GATE_KINDS
@@ -55,6 +63,7 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     The model's code does not change, and nothing is attached to a parameter. Forward hooks multiply the outputs of
     experts (by the aggregation factor, where gates are sigmoids), of modules that write to the residual stream, of a
     readout that is tied to the embedding, and of an embedding that the model multiplies by the root of its width.
+    Coefficients of load-balancing losses that grow with the model are set in the model and in its config.
     :func:`release` removes everything that ``adapt`` added.
     """
     model = unwrapped(model)
@@ -62,11 +71,17 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     given, _ = (None, None) if base is None else config_of_base(model, base)
     base, plan = given_or_kept(model, given, plan)
     base, base_shape = (None, None) if base is None else config_of_base(model, base)
-    infos = infos_of(model, BaseShapes.of(base, model))
+    small = None if base is None else on_meta(base, like=model)
+    infos = infos_of(model, None if small is None else BaseShapes(small))
     gates = _gates(model, gate)
     factors = list(factors_for(model, gates))
     was_empty = any(parameter.is_meta for parameter in model.parameters())
-    adapted = _Adapted(model, infos, Shape.from_config(model.config), is_tied(model), base, base_shape, was_empty)
+    shape = Shape.from_config(model.config)
+    coefficients = coefficients_of(model, len(gates), shape.experts) if gates else []
+    if small is not None and base_shape is not None and coefficients:
+        layers = len([*moe_layers(small), *numbered_layers(small)])
+        coefficients = as_tuned(coefficients, small, layers, base_shape.experts)
+    adapted = _Adapted(model, infos, shape, is_tied(model), base, base_shape, was_empty, coefficients)
     if plan is not None:  # refuse it before anything is changed
         adapted.plan_multipliers(plan)
         for _, planned_factor in factors:
@@ -80,6 +95,7 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     release(model)
     for name in _METHODS:
         setattr(model, name, getattr(adapted, name))
+    vars(model)[COEFFICIENTS] = coefficients
     for module, planned_factor in factors:
         attach(module, planned_factor)
     for moe, kind in gates.items():
@@ -117,8 +133,9 @@ def release(model: nn.Module) -> None:
     model = unwrapped(model)
     for module in model.modules():
         detach(module)
-        for name in (*_METHODS, _GATES):
+        for name in (*_METHODS, _GATES, COEFFICIENTS):
             module.__dict__.pop(name, None)
+    restore_coefficients(model)
     forget(model)
 
 
@@ -133,6 +150,7 @@ class _Adapted:
     base: Any
     base_shape: Shape | None
     was_empty: bool
+    coefficients: Sequence[Coefficient]
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
         return self.infos
@@ -140,7 +158,7 @@ class _Adapted:
     def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
         """Refuses a plan for another model, which could differ in its depth alone, and no parameter would show that.
 
-        The model itself has no factors: its modules have them.
+        The model itself has no factors, which its modules have, but the coefficients of its load-balancing losses.
         """
         base = self.base_shape
         if self.shape.with_inputs(plan.target.inputs) != plan.target:
@@ -153,11 +171,13 @@ class _Adapted:
                 f"the readout {then} tied to the embedding when the model was adapted, and {now} now: call "
                 "model.tie_weights(), or adapt the model again"
             )
-        return {}
+        planned = {each: each.planned(plan) for each in self.coefficients}
+        return {each.name: value for each, value in planned.items() if each.is_attribute}
 
     def keep_plan(self, plan: Plan) -> None:
-        """Keep the plan and the base in the model's config, which ``save_pretrained`` writes."""
+        """Keep the plan and the base in the model's config, which ``save_pretrained`` writes, and set coefficients."""
         keep(self.model, plan, self.base)
+        keep_coefficients(self.model, self.coefficients, plan)
 
     def missing_own_values(self, seed: int) -> Sequence[tuple[Tensor, Tensor]]:
         """Buffers and kept parameters with their values, of a model that was given memory by ``to_empty``."""

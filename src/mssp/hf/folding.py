@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mssp._constraints import a_module, takes
 from mssp.apply.description import name_cleaner, unwrapped
 from mssp.hf.adaptation import release
+from mssp.hf.balancing import leave_coefficients
 from mssp.hf.factors import EMBEDDINGS, FACTOR_ATTRIBUTE, LOGITS, RULE_ATTRIBUTE, PlannedFactor, factor_of, is_tied
 from mssp.hf.probing import neutral_gain
 from mssp.hf.vocabulary import BIAS_SUFFIX, Place, names
@@ -39,6 +40,7 @@ def fold(model: nn.Module) -> None:
     with torch.no_grad():
         for parameter, factor, shift in changes:
             parameter.add_(shift).mul_(factor).sub_(shift)
+    leave_coefficients(model)
     release(model)
 
 

@@ -14,6 +14,7 @@ from mssp._forms import Form
 from mssp._tables import align, markdown_table, number
 from mssp.apply.description import multipliers_of, planned_parameters
 from mssp.hf.adaptation import adapt
+from mssp.hf.balancing import COEFFICIENTS
 from mssp.hf.factors import RULE_ATTRIBUTE, PlannedFactor
 from mssp.hf.kept_plan import forget
 from mssp.hf.meta import config_of, on_meta
@@ -41,30 +42,38 @@ class NamedParameters:
 
 @dataclass(frozen=True)
 class ByName:
-    """A plan for one model, parameter by parameter; ``factors`` says in words which outputs are multiplied by what."""
+    """A plan for one model, parameter by parameter.
+
+    ``factors`` says in words which outputs are multiplied by what, ``coefficients`` what those of losses become.
+    """
 
     plan: Plan
     parameters: Sequence[NamedParameters]
     factors: Sequence[str]
+    coefficients: Sequence[str] = ()
 
     def lines(self) -> list[str]:
-        """The plan as text: a heading, the facts, the table, the factors."""
+        """The plan as text: a heading, the facts, the table, the factors, the coefficients."""
         above = [title(self.plan), *(f"  {name:<8} {content}" for name, content in self._facts()), ""]
-        below = ["", "outputs multiplied by hooks", *(f"  {factor}" for factor in self.factors)]
-        return above + align([self._columns(), *self._rows()]) + (below if self.factors else [])
+        table = above + align([self._columns(), *self._rows()])
+        for heading, entries in (
+            ("outputs multiplied by hooks", self.factors), ("coefficients of losses", self.coefficients),
+        ):  # fmt: skip
+            table += ["", heading, *(f"  {entry}" for entry in entries)] if entries else []
+        return table
 
     def markdown(self) -> str:
-        """The plan as Markdown: a heading, the facts, the table, the factors, the warnings."""
+        """The plan as Markdown: a heading, the facts, the table, the factors, the coefficients, the warnings."""
         lines = [f"**{title(self.plan)}**", "", *(f"- {name}: {content}" for name, content in self._facts()), ""]
         lines += markdown_table(self._columns(), list(self._rows()))
-        lines += ["", *(f"- {factor}" for factor in self.factors)]
+        lines += ["", *(f"- {entry}" for entry in (*self.factors, *self.coefficients))]
         lines += ["", *(f"> **warning:** {warning}" for warning in self.plan.warnings)]
         return "\n".join(lines).rstrip()
 
     def json(self) -> dict[str, Any]:
-        """The plan, the table as people read it, and the factors, for reports. Programs read plan files instead."""
+        """The plan, the table as people read it, factors and coefficients, for reports. Programs read plan files."""
         table = {"header": self._columns(), "rows": list(self._rows())}
-        return {"plan": document(self.plan), "parameters": table, "factors": list(self.factors)}
+        return {"plan": document(self.plan), "parameters": table, "factors": [*self.factors, *self.coefficients]}
 
     def __str__(self) -> str:
         return "\n".join([*self.lines(), *(f"warning: {warning}" for warning in self.plan.warnings)])
@@ -118,7 +127,8 @@ def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
         if isinstance(planned_factor := module.__dict__.get(RULE_ATTRIBUTE), PlannedFactor)
         and planned_factor.value(plan) != 1.0
     )
-    return ByName(plan, rows, tuple(factors))
+    coefficients = tuple(each.text(plan) for each in model.__dict__.get(COEFFICIENTS, ()))
+    return ByName(plan, rows, tuple(factors), coefficients)
 
 
 def plan_of(document: Mapping[str, Any]) -> Plan:

@@ -86,12 +86,13 @@ class Values:
         return {**numbers, "tied": self.shared == 1, "zero": self.zero, "source": self.source, **shared}
 
 
-# The factors of the forward pass, which are multipliers and not parameters.
+# The factors of the forward pass and of the loss, which are multipliers and not parameters.
 _FORWARD = {
     "aggregation": Power(K=-1),
     "residual": Power(L=-1),
     "tied_readout": Power(N=-1),
     "scaled_embedding": Power(N=Fraction(-1, 2)),
+    "load_balance": Power(K=-1),
 }
 
 
@@ -249,12 +250,16 @@ class Plan:
     # -- multipliers of the forward pass ------------------------------------------------------------------------------
 
     def multiplier(
-        self, which: Literal["aggregation", "residual", "tied_readout", "scaled_embedding"], relative: bool = False
+        self,
+        which: Literal["aggregation", "residual", "tied_readout", "scaled_embedding", "load_balance"],
+        relative: bool = False,
     ) -> float:
         """A factor of the forward pass. For models that are not ours, ``relative`` gives it over the base's factor.
 
         ``tied_readout`` scales the logits of a model whose readout is its embedding. ``scaled_embedding`` scales the
         embeddings of a model that multiplies them by the root of its width, so that they stay what they were.
+        ``load_balance`` scales the coefficient of a load-balancing loss that is K where routing is uniform, as that of
+        transformers; the coefficient of one that is 1 there stays as it is.
         """
         if which not in _FORWARD:
             raise ValueError(f"unknown multiplier {which!r}: use one of {', '.join(_FORWARD)}")

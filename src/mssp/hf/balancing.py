@@ -1,0 +1,351 @@
+"""Load-balancing losses of Hugging Face models: what they are at uniform routing, and the coefficients of a plan.
+
+The loss of ``transformers`` is K where routing is uniform, with K active experts, so that one coefficient stands for
+more balancing the more experts are active. Others are 1 there, or are summed over layers. No name tells which: the
+forward pass of the model runs with everything inside it replaced, so that all router logits are equal, and what its
+loss is then shows it, at the target and at the base. The coefficient is the number that this loss is proportional to.
+A plan multiplies it by what the loss is at the base over what it is here.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mssp._tables import number
+from mssp.hf.meta import STORED
+from mssp.planning.plans import Plan
+from mssp.planning.recipe import PlanWarning
+
+COEFFICIENTS = "mssp_coefficients"  # an attribute of adapted models
+_TOKENS = 2  # of which a causal language model predicts one
+_PEAK = 3.0  # the logit of one expert, where routing is not uniform
+_DIGITS = 6  # of a loss in float32
+_CLOSE, _NOTHING = 1e-3, 1e-9
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """The coefficient of a load-balancing loss.
+
+    Args:
+        name: of the number that the forward pass reads: an attribute of the model, or ``config.`` and an entry.
+        entry: of the model's config that the number is copied from when the model is built; None if it is not known.
+        own: what it is in the model without a plan.
+        tuned: what it is at the base; without a base, the model's own.
+        uniform: the loss for a coefficient of 1, where routing is uniform.
+        uniform_at_base: the same at the base; None if there is none.
+    """
+
+    name: str
+    entry: str | None
+    own: float
+    tuned: float
+    uniform: float
+    uniform_at_base: float | None = None
+
+    def factor(self, plan: Plan) -> float:
+        """What the plan multiplies the coefficient by, so that the loss has the weight that it was tuned with.
+
+        Without a base, the coefficient is that of a loss which is 1 at uniform routing.
+        """
+        if not plan.setting.scheme.averages:
+            return 1.0
+        if plan.base is None:
+            return 1 / self.uniform
+        if self.uniform_at_base is not None:
+            return self.uniform_at_base / self.uniform
+        if self.uniform == plan.target.active:
+            return plan.multiplier("load_balance", relative=True)
+        if self.uniform == 1:
+            return 1.0
+        raise ValueError(
+            f"the load-balancing loss of {self.name} is {number(self.uniform)} at uniform routing, and what it is at "
+            "the base is not known: adapt the model with base="
+        )
+
+    def planned(self, plan: Plan) -> float:
+        return self.tuned * self.factor(plan)
+
+    def text(self, plan: Plan) -> str:
+        """What the plan makes of it, for people."""
+        factor, planned = self.factor(plan), self.planned(plan)
+        uniform = f"a load-balancing loss that is {number(self.uniform)} at uniform routing"
+        return f"{self.name} {number(planned)} = {number(self.tuned)} × {number(factor)}  ({uniform})"
+
+    @property
+    def is_attribute(self) -> bool:
+        """Whether the model itself holds it, rather than its config alone."""
+        return not self.name.startswith(_CONFIG)
+
+
+def coefficients_of(model: nn.Module, layers: int, experts: int) -> list[Coefficient]:
+    """The coefficients of a model's load-balancing losses, found by running the model's own forward pass.
+
+    ``layers`` is the number of its MoE layers, ``experts`` that of the routed experts in each of them. Models without
+    such a loss have none, and a coefficient of 0 is none.
+    """
+    stub = _Stub(model, layers, experts)
+    try:
+        of_routing = stub.of_routing({})
+    except Exception as error:  # any family's code, which was not made for this
+        if getattr(model.config, _FLAG, False):
+            _warn(f"the model's load-balancing loss could not be measured ({' '.join(str(error).split())}): {_REMEDY}")
+        return []
+    if of_routing == 0:
+        return []
+    numbers = {name: value for name, value in _numbers(model) if stub.is_coefficient(name, value)}
+    found = []
+    for name, value in numbers.items():
+        if stub.is_of_balance({name: 2 * value}, {name: value}):
+            own = _without_plan(model, name, value)
+            found.append(Coefficient(name, _entry(model, name, value), own, own, stub.uniform(name)))
+    without = dict.fromkeys(numbers, 0.0)
+    if abs(stub.of_routing(without)) > _NOTHING and stub.is_of_balance(without):
+        _warn(f"the model adds a load-balancing loss, and its coefficient is no number that it holds: {_REMEDY}")
+    return found
+
+
+def as_tuned(coefficients: Sequence[Coefficient], base: nn.Module, layers: int, experts: int) -> list[Coefficient]:
+    """The coefficients as they were tuned at a base, which is a model without weights, or with any."""
+    stub, tuned_there = _Stub(base, layers, experts), []
+    for each in coefficients:
+        tuned, uniform = float(read(base, each.name)), stub.uniform(each.name)
+        if not any(math.isclose(each.own, known, rel_tol=_CLOSE) for known in (tuned, tuned * uniform / each.uniform)):
+            _warn(
+                f"{each.name} is {number(each.own)} in the model and {number(tuned)} at the base, from which it is "
+                "carried"
+            )
+        tuned_there.append(replace(each, tuned=tuned, uniform_at_base=uniform))
+    return tuned_there
+
+
+# -- on the model -----------------------------------------------------------------------------------------------------
+
+_CONFIG = "config."
+_KEPT = "coefficients"  # what a model's config keeps of them, beside its plan
+
+
+def keep_coefficients(model: nn.Module, coefficients: Sequence[Coefficient], plan: Plan) -> None:
+    """Set the coefficients by the plan, in the model and in its config, and keep there what they were."""
+    kept = {}
+    for each in coefficients:
+        planned = each.planned(plan)
+        for name in _places(each.name, each.entry):
+            _put(model, name, planned)
+        kept[each.name] = {"entry": each.entry, "own": each.own, "planned": planned}
+    if kept:
+        getattr(model.config, STORED)[_KEPT] = kept
+
+
+def restore_coefficients(model: nn.Module) -> None:
+    """Give a model its own coefficients back, unless somebody has set them since."""
+    for name, kept in _kept(model).items():
+        for place in _places(name, kept["entry"]):
+            if _is(read(model, place), kept["planned"]):
+                _put(model, place, kept["own"])
+
+
+def leave_coefficients(model: nn.Module) -> None:
+    """Let a model keep the coefficients of its plan when it is released."""
+    if _kept(model):
+        del getattr(model.config, STORED)[_KEPT]
+
+
+def read(model: nn.Module, name: str) -> Any:
+    """The number of a name: that of an attribute of the model, or of an entry of its config."""
+    holder, _, local = name.rpartition(".")
+    return getattr(_holder(model, holder), local, None)
+
+
+def _put(model: nn.Module, name: str, value: float) -> None:
+    holder, _, local = name.rpartition(".")
+    setattr(_holder(model, holder), local, value)
+
+
+def _holder(model: nn.Module, path: str) -> Any:
+    holder: Any = model
+    for part in path.split(".") if path else ():
+        holder = getattr(holder, part)
+    return holder
+
+
+def _places(name: str, entry: str | None) -> set[str]:
+    """Where a coefficient is to be set: where the forward pass reads it, and where checkpoints have it."""
+    return {name} if entry is None else {name, f"{_CONFIG}{entry}"}
+
+
+def _kept(model: nn.Module) -> Mapping[str, Any]:
+    stored = getattr(model.config, STORED, None)
+    kept = stored.get(_KEPT) if isinstance(stored, Mapping) else None
+    return kept if isinstance(kept, Mapping) else {}
+
+
+def _without_plan(model: nn.Module, name: str, value: float) -> float:
+    """The model's own number, where the present one is that of the plan which its config keeps."""
+    kept = _kept(model).get(name)
+    return float(kept["own"]) if kept is not None and _is(value, kept["planned"]) else value
+
+
+def _is(value: Any, other: float) -> bool:
+    return isinstance(value, float) and math.isclose(value, other, rel_tol=1e-9)
+
+
+# -- finding them -----------------------------------------------------------------------------------------------------
+
+_FLAG = "output_router_logits"  # of configs: whether the loss is added to that of predictions
+_REMEDY = (
+    "where such a loss is K at uniform routing, as in transformers, multiply its coefficient by K at the base over K "
+    "here"
+)
+
+
+def _numbers(model: nn.Module) -> Iterator[tuple[str, float]]:
+    """All numbers that a model's own forward pass may read, by name: its attributes, and entries of its config."""
+    yield from ((name, value) for name, value in vars(model).items() if type(value) is float and value)
+    yield from ((f"{_CONFIG}{path}", value) for path, value in _entries(model.config))
+
+
+def _entries(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The entries of a config, and of the configs in it, that are numbers and not 0."""
+    for name, value in vars(config).items():
+        if type(value) is float and value:
+            yield f"{prefix}{name}", value
+        elif hasattr(value, "to_dict"):
+            yield from _entries(value, f"{prefix}{name}.")
+
+
+def _entry(model: nn.Module, name: str, value: float) -> str | None:
+    """The entry of the config that a model has copied a number from: that of its name, or the only one that equals."""
+    if name.startswith(_CONFIG):
+        return name.removeprefix(_CONFIG)
+    equal = [path for path, other in _entries(model.config) if other == value]
+    if name in equal:
+        return name
+    if len(equal) != 1:
+        _warn(
+            f"which entry of the config the model has {name} from is not known: set it there too, or a model that is "
+            "built from a checkpoint has the old one"
+        )
+        return None
+    return equal[0]
+
+
+class _Stub:
+    """A model whose forward pass has its own code, and in place of all its modules the same logits for every token."""
+
+    def __init__(self, model: nn.Module, layers: int, experts: int) -> None:
+        self._model, self._layers, self._experts = model, layers, experts
+
+    def uniform(self, name: str) -> float:
+        """The loss at uniform routing for a coefficient of 1."""
+        share = self.loss(values={name: 2.0}) - self.loss(values={name: 1.0})  # without what else is added
+        return float(f"{share:.{_DIGITS}g}")
+
+    def is_coefficient(self, name: str, value: float) -> bool:
+        """Whether a part of what routing adds to the loss is proportional to a number."""
+        try:
+            once, twice, thrice = (self.of_routing({name: times * value}) for times in (1.0, 2.0, 3.0))
+        except Exception:  # numbers that it cannot be are none that a loss is multiplied by
+            return False
+        return abs(twice - once) > _NOTHING and math.isclose(thrice - twice, twice - once, rel_tol=_CLOSE)
+
+    def is_of_balance(self, values: Mapping[str, float], beside: Mapping[str, float] | None = None) -> bool:
+        """Whether what the numbers add (to what the others add) depends on how logits differ, and not on their size."""
+        at_0, at_1 = (
+            self.loss(shift=shift, values=values) - (0.0 if beside is None else self.loss(shift=shift, values=beside))
+            for shift in (0.0, 1.0)
+        )
+        return math.isclose(at_0, at_1, rel_tol=_CLOSE)
+
+    def of_routing(self, values: Mapping[str, float]) -> float:
+        """What the loss is more where tokens prefer one expert than where routing is uniform."""
+        return self.loss(_PEAK, values=values) - self.loss(values=values)
+
+    def loss(self, peak: float = 0.0, shift: float = 0.0, values: Mapping[str, float] = MappingProxyType({})) -> float:
+        """The loss apart from that of predictions.
+
+        ``peak`` is what the logit of the first expert is larger by than others, which are ``shift``. ``values`` are
+        numbers of the model or its config to set first.
+        """
+        with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
+            logits = torch.full((_TOKENS, self._experts), shift, dtype=torch.float32)
+            logits[:, 0] += peak
+            stub = self._with_outputs(tuple(logits.clone() for _ in range(self._layers)))
+            for name, value in values.items():
+                _put(stub, name, value)
+            tokens = torch.zeros(1, _TOKENS, dtype=torch.long)
+            return float(type(stub).forward(stub, input_ids=tokens, labels=tokens, **{_FLAG: True}).loss)
+
+    def _with_outputs(self, router_logits: tuple[Tensor, ...]) -> Any:
+        """A copy of the model that shares nothing that is set here, and needs no weights."""
+        model: Any = self._model
+        stub = copy.copy(model)
+        readout = model.get_output_embeddings()
+        vocabulary, width = readout.weight.shape
+        trunk = _Constant(_Outputs(torch.zeros(1, _TOKENS, width, dtype=torch.float32), router_logits))
+        vars(stub)["_modules"] = {
+            name: _Predictions(vocabulary) if module is readout else trunk if _has_parameters(module) else module
+            for name, module in model._modules.items()
+        }
+        vars(stub)["config"] = copy.deepcopy(model.config)
+        # Those models that use the library's loss of predictions have none at all; others predict with certainty.
+        vars(stub)["_loss_function"] = _no_loss
+        return stub
+
+
+def _has_parameters(module: nn.Module | None) -> bool:
+    return module is not None and any(True for _ in module.parameters())
+
+
+def _no_loss(*args: Any, **kwargs: Any) -> Tensor:
+    return torch.zeros((), dtype=torch.float32)
+
+
+class _Outputs:
+    """What the model inside a model for causal language modelling returns; what it might return besides is None."""
+
+    def __init__(self, hidden: Tensor, router_logits: tuple[Tensor, ...]) -> None:
+        self.last_hidden_state, self.router_logits = hidden, router_logits
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+    def __getitem__(self, place: int) -> Tensor | None:
+        return self.last_hidden_state if place == 0 else None
+
+
+class _Constant(nn.Module):
+    def __init__(self, output: _Outputs) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, *args: Any, **kwargs: Any) -> _Outputs:
+        return self.output
+
+
+class _Predictions(nn.Module):
+    """A readout that is certain of the first token."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.weight = torch.zeros(vocabulary, 1, device="meta")
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = x.new_zeros(*x.shape[:-1], self.vocabulary)
+        logits[..., 0] = 50.0
+        return logits
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, PlanWarning, stacklevel=5)
