@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
@@ -31,8 +32,8 @@ class HostSizes:
 class ExportCommand:
     """Write a plan as torchtitan, megatron, olmo-core or nanogpt takes it: one Python file that does not need mssp.
 
-    Sides that are not said grow with the width, low ranks stay; the file says what was assumed and refuses a model
-    that differs.
+    A plan over configs knows the sides of all matrices. For a plan over sizes alone, sides that are not said grow with
+    the width, and low ranks stay; the file says what was assumed and refuses a model that differs.
     """
 
     host: flags.Host
@@ -50,10 +51,13 @@ class ExportCommand:
         if self.plan is None:
             raise ValueError("--plan is missing: give the file that `mssp plan --json` wrote")
         target, base = (
-            {name: size for name, size in asdict(sizes).items() if size is not None}
-            for sizes in (self.target, self.base)
+            {name: size for name, size in asdict(said).items() if size is not None} for said in (self.target, self.base)
         )
-        exported = export(self.plan, self.host, Sizes(target, base), self.qk_norm)
+        sizes = Sizes(target, base)
+        exported = export(self.plan, self.host, sizes, self.qk_norm)
+        guessed = sizes.guessed(self.plan)
+        if guessed:
+            print(f"mssp: warning: {guessed}", file=sys.stderr)
         if self.output is None:
             print(exported, end="")
         else:

@@ -4,25 +4,28 @@ A host is a training framework. A :class:`Parameter` is a pattern of its names w
 :func:`planned_vocabulary` adds the numbers of a plan, and :func:`groups_of` puts parameters with equal numbers into
 groups.
 
-A plan knows the width and the expert width, but the numbers of a ``hidden`` matrix follow from its own input side (and
-output side, under SGD). In the output projection of attention, in a dense FFN, in a shared expert and behind a low rank
-that is another size. :class:`Sizes` holds the sizes that the user gives, and assumes the others.
+The numbers of a ``hidden`` matrix follow from its own input side (and output side, under SGD). In the output projection
+of attention, in a dense FFN, in a shared expert and behind a low rank that is another size than the width. A plan over
+configs has all of them (:mod:`mssp.hosts.planned_sides`). Of a plan over sizes alone, :class:`Sizes` holds those that
+the user gives, and assumes the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from mssp._constraints import mapping, positive_int, takes
+from mssp.hosts.planned_sides import planned_side, sides_like
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import GAINS
+from mssp.planning.sides import Sides
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan, Values
 
-# The sides of matrices that a plan does not know, by the name of their flag, in words.
+# The sides of matrices that a plan over sizes alone does not know, by the name of their flag, in words.
 SIDES = {
     "attention_width": "query heads x head size, the input of attention's output projection",
     "ffn_width": "the hidden units of dense FFN blocks",
@@ -76,10 +79,17 @@ class Sizes:
             self.side(name, plan)
 
     def side(self, name: str, plan: Plan) -> Side | None:
-        """A side by its name, which may be ``width``; None for a rank that the user had to give and did not."""
+        """A side by its name, which may be ``width``.
+
+        None for a rank that the user had to give and did not, and for a side that no matrix of the plan's model has.
+        """
         width, base_width = plan.target.width, None if plan.base is None else plan.base.width
         if name == "width":
             return Side(width, base_width, known=True)
+        return self._planned(name, plan) if plan.sides else self._said(name, width, base_width)
+
+    def _said(self, name: str, width: int, base_width: int | None) -> Side | None:
+        """A side as the user says it, or as it is assumed."""
         size = self.target.get(name)
         if size is None:
             if name in FIXED:
@@ -97,12 +107,43 @@ class Sizes:
             )
         return Side(size, size * base_width // width, known=True)
 
+    def _planned(self, name: str, plan: Plan) -> Side | None:
+        """A side as the plan has it; what the user says of it must be the same."""
+        known = planned_side(plan, name)
+        for which, given in (("target", self.target), ("base", self.base)):
+            size = None if known is None else known[which == "base"]
+            if name in given and given[name] != size:
+                planned = "has no such side" if known is None else f"has {size}"
+                raise ValueError(
+                    f"{which}.{_flag(name)} {given[name]} contradicts the plan's configs: the model {planned}"
+                )
+        return None if known is None else Side(*known, known=True)
+
+    def guessed(self, plan: Plan) -> str:
+        """Which sides an export guesses, in words; empty where it guesses none, or the guess does not matter."""
+        if plan.sides or plan.base is None or plan.base.width == plan.target.width:
+            return ""
+        unsaid = [name for name in SIDES if name not in self.target]
+        growing, fixed = ([_flag(name) for name in unsaid if (name in FIXED) == is_fixed] for is_fixed in (False, True))
+        guesses = [f"{' and '.join(growing)} grow with the width"] if growing else []
+        guesses += [f"{' and '.join(fixed)} stay"] if fixed else []
+        if not guesses:
+            return ""
+        flag = _flag(unsaid[0])
+        return (
+            f"the plan is over sizes alone, and these are guesses: {', '.join(guesses)}; say --target.{flag} and "
+            f"--base.{flag} and the like, or plan over configs"
+        )
+
     def assumptions(self, plan: Plan) -> list[str]:
         """One line for each side of :data:`SIDES`, with its size or with what is assumed."""
         lines = []
         for name in SIDES:
             side = self.side(name, plan)
-            if side is None:
+            if plan.sides:
+                sizes = [] if side is None else [str(size) for size in (side.base, side.target) if size is not None]
+                text = " -> ".join(sizes) or "none in the configs: such parameters are left out"
+            elif side is None:
                 text = "not said: such parameters are left out"
             elif name not in self.target and name in FIXED:
                 text = "taken to be fixed"
@@ -135,12 +176,14 @@ class Parameter:
         axes: the tensor's axes in order. Each is a size by name (``width``, ``experts``, ``2*expert_width``), ``any``,
             or a product of sizes that a host keeps along one axis. The input side of a ``hidden`` matrix is last.
         rows: the output side of a ``hidden`` matrix whose first axis is ``any``.
+        like: the matrix or gain of Hugging Face models that it is, by the names of ``planned_sides.LIKE``.
     """
 
     pattern: str
     role: str
     axes: str
     rows: str = "width"
+    like: str = ""
 
     @property
     def fan_in(self) -> str:
@@ -200,30 +243,48 @@ def groups_of(planned: Sequence[PlannedParameter]) -> list[Group]:
 
 
 def _planned_parameter(plan: Plan, parameter: Parameter, sizes: Sizes) -> PlannedParameter | None:
-    role = parameter.role
     shape = tuple(_axis(plan, axis, sizes) for axis in parameter.axes.split())
-    if role != "hidden":
+    if parameter.role != "hidden":
+        role = _role(plan, parameter)
         values = plan.roles[role]
         way: Way = "ones" if role in GAINS else "zeros" if values.zero else "tied" if values.starts_equal else "normal"
         return PlannedParameter(parameter, values, way, values.init_std, shape)
+    if plan.sides and parameter.like:
+        return _from_configs(plan, parameter, shape)
     inputs, outputs = (_side(plan, side, sizes) for side in (parameter.fan_in, parameter.fan_out))
     if inputs is None or outputs is None:
         return None
-    info = ParamInfo(
-        "hidden",
-        fan_in=inputs.target,
-        fan_out=outputs.target,
-        base_fan_in=inputs.base,
-        base_fan_out=outputs.base,
-        name=parameter.pattern,
-    )
-    values = plan.resolve([info])[parameter.pattern]
+    values = _resolved(plan, parameter, Sides(
+        fan_in=inputs.target, fan_out=outputs.target, base_fan_in=inputs.base, base_fan_out=outputs.base
+    ))  # fmt: skip
     scales_tuned_std = plan.base is not None and bool({"all", "hidden"} & set(plan.init_std))
     if inputs.known or scales_tuned_std:
         return PlannedParameter(parameter, values, "normal", values.init_std, shape)
     # The host knows the size when it builds the model. In every scheme the rule is std = constant x fan_in^-1/2.
     constant = values.init_std * inputs.target**0.5
     return PlannedParameter(parameter, values, "own fan-in", constant, shape, in_axis=len(shape) - 1)
+
+
+def _role(plan: Plan, parameter: Parameter) -> str:
+    """The role of a parameter: a gain on a head or on a low rank whose size grows is planned as one on the stream."""
+    grows = any(sides.base_fan_out not in (None, sides.fan_out) for sides in sides_like(plan, parameter.like))
+    return "norm" if parameter.role == "qk_norm" and grows else parameter.role
+
+
+def _from_configs(plan: Plan, parameter: Parameter, shape: tuple[Axis, ...]) -> PlannedParameter | None:
+    """A hidden matrix with the numbers that it has in the plan's own model; None if that has no such matrix."""
+    found = {_resolved(plan, parameter, sides) for sides in sides_like(plan, parameter.like)}
+    if len(found) > 1:
+        raise ValueError(
+            f"{parameter.pattern} stands for matrices whose sizes and numbers differ from block to block in the plan's "
+            "configs: a file for a host has one number for all blocks"
+        )
+    return PlannedParameter(parameter, values := found.pop(), "normal", values.init_std, shape) if found else None
+
+
+def _resolved(plan: Plan, parameter: Parameter, sides: Sides) -> Values:
+    info = ParamInfo("hidden", name=parameter.pattern, **asdict(sides))
+    return plan.resolve([info])[parameter.pattern]
 
 
 def _side(plan: Plan, text: str, sizes: Sizes) -> Side | None:
@@ -248,6 +309,8 @@ def _axis(plan: Plan, text: str, sizes: Sizes) -> Axis:
         else:
             side = sizes.side(factor, plan)
             if side is None or not side.known:
+                if plan.sides:
+                    return None
                 width_grows = plan.base is not None and plan.base.width != plan.target.width
                 return "grows" if width_grows and factor not in FIXED else None
             size *= side.target
