@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
 import mssp
+from mssp.hf.meta import class_of
 from mssp.planning.recipe import PlanWarning
 from tests.hf.families import PLANNED, REFUSED, entries
 from tests.hf.families.entries import Sizes
@@ -68,7 +69,10 @@ def dense_config_of(family: str, shape: mssp.Shape, **changes: Any) -> Any:
 def model_of(config: Any, seed: int = 0) -> nn.Module:
     """A model with the weights that its library draws, in float32."""
     torch.manual_seed(seed)
-    model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    else:
+        model = class_of(config)(config)
     return model.eval()
 
 

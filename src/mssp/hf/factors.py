@@ -184,5 +184,10 @@ def stream_writers(block: nn.Module) -> tuple[nn.Module, ...]:
         norms_after_attention += present(names.norms_after_attention_or_before_mlp)
     return (
         *(norms_after_attention or present(names.attentions)),
-        *(present(names.norms_after_mlp) or present(names.mlps)),
+        *(present(names.norms_after_mlp) or [_norm_inside(mlp) or mlp for mlp in present(names.mlps)]),
     )
+
+
+def _norm_inside(mlp: nn.Module) -> nn.Module | None:
+    """The norm after an MoE layer, where it is a part of the layer itself."""
+    return next((child for name, child in mlp.named_children() if name in vocabulary.names().norms_after_mlp), None)

@@ -19,9 +19,10 @@ from mssp.hf.experts import FusedExperts, has_attribute, is_fused
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import NeutralGains
 from mssp.hf.vocabulary import Place, for_all_blocks, info_of, names, place_of
-from mssp.planning.configs import family_of
+from mssp.planning.configs import family_of, kinds_of_blocks
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import GAINS
+from mssp.planning.shape import FANS
 
 
 def infos_of(model: nn.Module, base: BaseShapes | None = None) -> dict[str, ParamInfo]:
@@ -65,9 +66,12 @@ def _completed(
     neutral_gains: NeutralGains,
 ) -> ParamInfo:
     """The vocabulary's description with what this model and its base add: where gains start, and which sides grow."""
-    base_shape = None if base_shapes is None else base_shapes.shape_of(name)
+    at_base: frozenset[tuple[int, ...]] = frozenset() if base_shapes is None else base_shapes.shapes_of(name)
+    base_shape = next(iter(at_base)) if len(at_base) == 1 else None
     place = place_of(name) if info.role in ("hidden", "qk_norm") else ""
     if info.role == "qk_norm":
+        if len(at_base) > 1:
+            raise ValueError(f"{name} has no partner at the base: there it has sizes of its own in each block")
         grows = base_shape is not None and base_shape != shapes[name]
         over_all_heads = _shape_of_query_norm(name, shapes) not in (None, (head_size,))
         if over_all_heads and head_size is None:
@@ -78,8 +82,8 @@ def _completed(
         gain = neutral_gains(model.get_submodule(name.rpartition(".")[0]), name)
         start = None if gain == 1.0 else gain
         info = info if info.start == start else replace(info, start=start)
-    if info.role == "hidden" and base_shapes is not None and base_shape is not None and info.base_fan_in is None:
-        info = base_shapes.with_sides(info, name, base_shape)
+    if info.role == "hidden" and base_shapes is not None and info.base_fan_in is None:
+        info = base_shapes.with_sides(info, name, at_base)
     elif info.role == "hidden" and base_shape is not None:  # a kernel of fixed size on channels that grow
         info = replace(info, base_fan_out=base_shape[0])
     return replace(info, place=place) if place else info
@@ -110,38 +114,42 @@ class BaseShapes:
     @classmethod
     def of(cls, config: Any, model: nn.Module) -> BaseShapes | None:
         """Those of a config of a model's class; None without a config."""
-        return None if config is None else cls(on_meta(config, like=model))
+        return None if config is None else cls(on_meta(config, like=model), config, model.config)
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, base: Any, target: Any) -> None:
         self._by_block: dict[str, dict[int | None, tuple[int, ...]]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             place = Place.of(name)
             self._by_block.setdefault(for_all_blocks(place.local), {})[place.block] = tuple(parameter.shape)
-        self._shapes = {local: set(blocks.values()) for local, blocks in self._by_block.items()}
-        self._infos_with_sides: dict[tuple[ParamInfo, tuple[int, ...]], ParamInfo] = {}
+        self._kinds, self._kinds_of_target = kinds_of_blocks(base), kinds_of_blocks(target)
+        self._infos_with_sides: dict[tuple[ParamInfo, frozenset[tuple[int, ...]]], ParamInfo] = {}
 
-    def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape of a parameter at the base: in the block of the same number, or in any block if all agree."""
+    def shapes_of(self, name: str) -> frozenset[tuple[int, ...]]:
+        """The shapes that a parameter may have at the base, one if it is known.
+
+        It is that in the block of the same number, if this is a block of the same kind, else in any block of that kind,
+        and if the base has none, in any block.
+        """
         place = Place.of(name)
         local = for_all_blocks(place.local)  # all experts of a layer have one shape
         blocks = self._by_block.get(local)
         if blocks is None:
             raise ValueError(f"the base has no {for_all_blocks(name)}: base and target must be of one architecture")
-        if place.block in blocks:
-            return blocks[place.block]
-        shape, *others = self._shapes[local]
-        if others:
-            raise ValueError(
-                f"{name} has no partner at the base: there {place.local} has sizes of its own in each block"
-            )
-        return shape
+        kind = self._kinds_of_target.get(place.block)
+        alike = {block: shape for block, shape in blocks.items() if self._kinds.get(block) == kind} or blocks
+        return frozenset({alike[place.block]} if place.block in alike else alike.values())
 
-    def with_sides(self, info: ParamInfo, name: str, shape: tuple[int, ...]) -> ParamInfo:
-        """The description with the sides of its shape at the base, computed once for all blocks where it is equal."""
-        key = info, shape
+    def with_sides(self, info: ParamInfo, name: str, shapes: frozenset[tuple[int, ...]]) -> ParamInfo:
+        """The description with the sides that all of these shapes at the base have, computed once for all blocks."""
+        key = info, shapes
         if key not in self._infos_with_sides:
-            sides = info.fitted(name, shape, info.tied_as)
-            self._infos_with_sides[key] = replace(info, base_fan_in=sides.fan_in, base_fan_out=sides.fan_out)
+            fitted = [info.fitted(name, shape, info.tied_as) for shape in shapes]
+            [fan_in, *other_ins], [fan_out, *other_outs] = ({getattr(each, side) for each in fitted} for side in FANS)
+            self._infos_with_sides[key] = replace(
+                info,
+                base_fan_in=None if other_ins else fan_in,
+                base_fan_out=None if other_outs else fan_out,
+            )
         return self._infos_with_sides[key]
 
 

@@ -40,7 +40,8 @@ class Names:
         blocks: the list of blocks.
         attentions, mlps: modules of a block whose outputs are added to the residual stream.
         norms_before_attention, norms_after_attention, norms_before_mlp, norms_after_mlp: the norms of these modules'
-            inputs and outputs. The output of a norm after a module is added to the stream in place of the module's.
+            inputs and outputs. The output of a norm after a module is added to the stream in place of the module's. One
+            after an MLP may be a part of it.
         norms_after_attention_or_before_mlp: norms whose name does not tell which they are. They stand after attention
             in blocks with another norm before the MLP or with none before attention, and else before the MLP.
         final_norms: the norm between the last block and the readout.
@@ -93,7 +94,7 @@ _GAIN = ParamInfo("norm")
 _SMALL_GAIN = ParamInfo("qk_norm")
 
 _MOE = r"(?:mlp|block_sparse_moe|feed_forward)"
-_FFN = rf"(?:{_MOE}|{_MOE}\.shared_experts?)"
+_FFN = rf"(?:{_MOE}|{_MOE}\.shared_experts?|{_MOE}\.shared_mlp)"
 _EXPERT = rf"{_MOE}\.experts\.\d+"
 
 # Llama's names, which nearly all families use, with experts in place of the dense layer.
@@ -112,7 +113,7 @@ _USUAL = Names(
     expert_lists=("experts",),
     last_matrices=("o_proj", "down_proj", "w2"),
     head_sizes=("head_dim",),
-    norms_of_queries_and_keys=(("q_norm", "k_norm"),),
+    norms_of_queries_and_keys=(("q_norm", "k_norm"), ("query_layernorm", "key_layernorm")),
     parameters={
         # Attention, with few or many key heads; the gates of its output; low ranks (MLA).
         r"self_attn\.[qkvog]_proj\.weight": _LINEAR,
@@ -120,12 +121,14 @@ _USUAL = Names(
         r"self_attn\.gate_proj\.weight": _LINEAR,
         r"self_attn\.(?:q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight": _LINEAR,
         r"self_attn\.(?:q_a_proj|kv_a_proj_with_mqa)\.bias": _BIAS,
-        r"self_attn\.(?:q_norm|k_norm|q_layernorm|k_layernorm|q_a_layernorm|kv_a_layernorm)\.weight": _SMALL_GAIN,
-        # One logit for each head, which lets a token attend to nothing: its gradient is like that of a bias.
-        r"self_attn\.sinks": _BIAS,
+        r"self_attn\.(?:[qk]_norm|(?:q|k|query|key|q_a|kv_a)_layernorm)\.weight": _SMALL_GAIN,
+        # One number for each head, the logit of attending to nothing or that of the head's gate: its gradient is like
+        # that of a bias.
+        r"self_attn\.(?:sinks|gate_bias)": _BIAS,
         # Dense layers and shared experts.
         rf"{_FFN}\.(?:gate|up|down)_proj\.weight": _LINEAR,
         rf"{_FFN}\.(?:gate|up|down)_proj\.bias": _BIAS,
+        rf"{_FFN}\.gate_up_proj\.weight": ParamInfo("hidden", layout="(2 out) in"),
         rf"{_MOE}\.shared_expert_gate\.weight": ParamInfo("shared_gate", layout="out in"),
         # Routers, and experts that are modules of their own (in memory, or on disk).
         rf"{_MOE}\.(?:gate|router|router\.gate|router\.layer|gate\.wg)\.weight": ParamInfo("router", layout="out in"),
@@ -141,6 +144,7 @@ _USUAL = Names(
         # Norms of the residual stream.
         r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm\.weight": _GAIN,
         r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm\.bias": _BIAS,
+        rf"{_MOE}\.post_mlp_layernorm\.weight": _GAIN,  # of what the layer writes, inside it
     },
     parameters_outside={
         r"(?:embed_tokens|embeddings)\.weight": ParamInfo("embedding", layout="vocab out"),

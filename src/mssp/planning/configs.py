@@ -115,6 +115,22 @@ def entries_of(config: Any) -> Config:
     return entries_of(text) if isinstance(text, Mapping) and not has_sizes else entries
 
 
+def kinds_of_blocks(config: Any) -> dict[int | None, tuple[str, ...]]:
+    """The kind of every block, by its number, in words: those of all lists that have one word for each block.
+
+    >>> kinds_of_blocks({"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"], "eos_token_id": [1, 2]})
+    {0: ('conv',), 1: ('full_attention',)}
+    """
+    entries = entries_of(config)
+    depth = next((entries[key] for key in _SIZES["depth"] if entries.get(key) is not None), None)
+    lists = [
+        entry
+        for entry in entries.values()
+        if isinstance(entry, list) and len(entry) == depth and all(isinstance(word, str) for word in entry)
+    ]
+    return dict(enumerate(zip(*lists, strict=True)))
+
+
 def family_of(config: Any) -> Any:
     """The family that a config names, whether it is a mapping or an object; None where it names none."""
     return config.get(FAMILY) if isinstance(config, Mapping) else getattr(config, FAMILY, None)

@@ -33,6 +33,7 @@ class Planned:
         special: what the tiny model has, of ``SPECIAL``.
         own: endings of the names of trained parameters that keep the model's own start.
         writers: modules of all three blocks of the target that write to the residual stream.
+        rescales: whether blocks multiply the stream by a number.
         note: what else a reader of the table should know.
     """
 
@@ -41,6 +42,7 @@ class Planned:
     special: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     writers: int = 6
+    rescales: bool = False
     note: str = ""
 
 

@@ -115,6 +115,107 @@ def kolibri1(shape: mssp.Shape) -> Sizes:
     return sizes | layers | {"shared_expert_intermediate_size": 2 * shape.width, "sliding_window": 8}
 
 
+def aria_text(shape: mssp.Shape) -> Sizes:
+    sizes = {"moe_num_experts": shape.experts, "moe_topk": shape.active, "intermediate_size": shape.expert_width}
+    return sizes | {"head_dim": HEAD, "moe_num_shared_experts": 2}
+
+
+def axk1(shape: mssp.Shape) -> Sizes:
+    layers = {"mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1)}
+    return {key: size for key, size in _low_ranks(shape).items() if key != "first_k_dense_replace"} | layers
+
+
+def beam(shape: mssp.Shape) -> Sizes:
+    sizes = {"num_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "head_dim": HEAD}
+    layers = {
+        "layer_types": ["sliding_attention"] * (shape.depth - 1) + ["full_attention"],
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+    }
+    return sizes | layers | {"intermediate_size": 2 * shape.width, "n_group": 2, "topk_group": 2, "sliding_window": 8}
+
+
+def exaone_moe(shape: mssp.Shape) -> Sizes:
+    sizes = {"num_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "num_shared_experts": 1}
+    layers = {
+        "layer_types": ["sliding_attention"] * (shape.depth - 1) + ["full_attention"],
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+    }
+    return sizes | layers | {"intermediate_size": 2 * shape.width, "sliding_window": 8}
+
+
+def flint(shape: mssp.Shape) -> Sizes:
+    layers = {"layer_types": ["sliding_attention"] * (shape.depth - 1) + ["full_attention"], "mlp_only_layers": [0]}
+    return qwen2_moe(shape) | layers | {"head_dim": HEAD, "sliding_window": 8}
+
+
+def glm4_moe_lite(shape: mssp.Shape) -> Sizes:
+    return axk1(shape)
+
+
+def granitemoe(shape: mssp.Shape) -> Sizes:
+    return mixtral(shape)
+
+
+def granitemoe_swa(shape: mssp.Shape) -> Sizes:
+    layers = {"layer_types": ["sliding_attention"] * (shape.depth - 1) + ["full_attention"]}
+    layers["layer_rope_theta"] = [10000.0] * shape.depth
+    return granitemoeshared(shape) | layers | {"sliding_window": 8}
+
+
+def hunyuan_v1_moe(shape: mssp.Shape) -> Sizes:
+    sizes = {"num_experts": shape.experts, "moe_topk": shape.active, "intermediate_size": shape.expert_width}
+    return sizes | {"head_dim": HEAD}
+
+
+def laguna(shape: mssp.Shape) -> Sizes:
+    layers = {
+        "layer_types": ["sliding_attention"] * (shape.depth - 1) + ["full_attention"],
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+        "num_attention_heads_per_layer": [shape.width // HEAD] * shape.depth,
+    }
+    return qwen2_moe(shape) | layers | {"head_dim": HEAD, "sliding_window": 8}
+
+
+def mellum(shape: mssp.Shape) -> Sizes:
+    layers = {
+        "layer_types": ["sliding_attention"] * (shape.depth - 1) + ["full_attention"],
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+    }
+    return qwen3_moe(shape) | layers | {"sliding_window": 8}
+
+
+def mimo_v2_flash(shape: mssp.Shape) -> Sizes:
+    sizes = {"n_routed_experts": shape.experts, "moe_intermediate_size": shape.expert_width}
+    heads = {"head_dim": HEAD, "v_head_dim": 8, "swa_num_attention_heads": shape.width // HEAD}
+    layers = {
+        "layer_types": ["full_attention"] + ["sliding_attention"] * (shape.depth - 1),
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+    }
+    return sizes | heads | layers | {"intermediate_size": 2 * shape.width, "sliding_window": 8}
+
+
+def minimax_m3_vl_text(shape: mssp.Shape) -> Sizes:
+    dense = {"dense_intermediate_size": 2 * shape.width, "shared_intermediate_size": 2 * shape.width}
+    layers = {
+        "layer_types": ["full_attention"] * shape.depth,
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+    }
+    return mixtral(shape) | dense | layers | {"head_dim": HEAD, "rotary_dim": 8}
+
+
+def mistral4(shape: mssp.Shape) -> Sizes:
+    return _low_ranks(shape)
+
+
+def qwen3_5_moe_text(shape: mssp.Shape) -> Sizes:
+    return qwen3_next(shape)
+
+
+def solar_open(shape: mssp.Shape) -> Sizes:
+    sizes = {"n_routed_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "head_dim": HEAD}
+    return sizes | {"n_shared_experts": 1}
+
+
 PLANNED = {
     "mixtral": Planned(mixtral, "renormalised"),
     "olmoe": Planned(olmoe, "softmax"),
@@ -134,25 +235,27 @@ PLANNED = {
     "minimax_m2": Planned(minimax_m2, "renormalised"),
     "hy_v3": Planned(hy_v3, "renormalised", (DENSE_LAYERS, SHARED_EXPERTS)),
     "kolibri1": Planned(kolibri1, "sigmoid", (SHARED_EXPERTS,)),
+    "aria_text": Planned(aria_text, "renormalised", (SHARED_EXPERTS,)),
+    "axk1": Planned(axk1, "renormalised", (DENSE_LAYERS, SHARED_EXPERTS)),
+    "beam": Planned(beam, "renormalised", (DENSE_LAYERS,), rescales=True, note="blocks rescale the stream"),
+    "exaone_moe": Planned(exaone_moe, "renormalised", (DENSE_LAYERS, SHARED_EXPERTS)),
+    "flint": Planned(flint, "renormalised", (DENSE_LAYERS, SHARED_EXPERTS)),
+    "glm4_moe_lite": Planned(glm4_moe_lite, "renormalised", (DENSE_LAYERS, SHARED_EXPERTS)),
+    "granitemoe": Planned(granitemoe, "renormalised"),
+    "granitemoe_swa": Planned(granitemoe_swa, "renormalised", (SHARED_EXPERTS,), writers=9),
+    "hunyuan_v1_moe": Planned(hunyuan_v1_moe, "renormalised", (SHARED_EXPERTS,)),
+    "laguna": Planned(laguna, "renormalised", (DENSE_LAYERS, SHARED_EXPERTS)),
+    "mellum": Planned(mellum, "renormalised", (DENSE_LAYERS,)),
+    "mimo_v2_flash": Planned(mimo_v2_flash, "renormalised", (DENSE_LAYERS,)),
+    "minimax_m3_vl_text": Planned(minimax_m3_vl_text, "renormalised", (DENSE_LAYERS, SHARED_EXPERTS)),
+    "mistral4": Planned(mistral4, "renormalised", (DENSE_LAYERS, SHARED_EXPERTS)),
+    "qwen3_5_moe_text": Planned(
+        qwen3_5_moe_text, "renormalised", (SHARED_EXPERTS, OWN_STARTS), own=("A_log", "dt_bias")
+    ),
+    "solar_open": Planned(solar_open, "renormalised", (SHARED_EXPERTS,)),
 }
 REFUSED: dict[str, Refused] = {}
 NOT_YET: tuple[str, ...] = (
-    "aria_text",
-    "axk1",
-    "beam",
-    "exaone_moe",
-    "flint",
-    "glm4_moe_lite",
-    "granitemoe",
-    "granitemoe_swa",
-    "hunyuan_v1_moe",
-    "laguna",
-    "mellum",
-    "mimo_v2_flash",
     "minimax",
-    "minimax_m3_vl_text",
-    "mistral4",
     "mistral_large4_text",
-    "qwen3_5_moe_text",
-    "solar_open",
 )
