@@ -167,7 +167,9 @@ _GPT = GPTConfig(width=N, expert_width=16, experts=4, depth=2, vocabulary=V, con
 # Shares of right roles and of certain ones, where the draft does not know the names of Hugging Face; 1 elsewhere.
 BLIND = {
     "qwen3_next": (0.92, 0.72), "deepseek_v2": (1.0, 0.8), "deepseek_v3": (1.0, 0.8), "gpt_oss": (0.94, 0.94),
-    "ernie4_5_moe": (1.0, 0.97), "cohere2_moe": (1.0, 0.97),
+    "ernie4_5_moe": (1.0, 0.97), "cohere2_moe": (1.0, 0.97), "axk1": (1.0, 0.81), "beam": (0.94, 0.94),
+    "flint": (0.93, 0.93), "glm4_moe_lite": (1.0, 0.8), "granitemoe_swa": (0.92, 0.92), "mimo_v2_flash": (0.94, 0.94),
+    "mistral4": (1.0, 0.8), "qwen3_5_moe_text": (0.93, 0.67),
 }  # fmt: skip
 
 

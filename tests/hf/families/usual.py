@@ -157,8 +157,10 @@ def granitemoe(shape: mssp.Shape) -> Sizes:
 
 
 def granitemoe_swa(shape: mssp.Shape) -> Sizes:
-    layers = {"layer_types": ["sliding_attention"] * (shape.depth - 1) + ["full_attention"]}
-    layers["layer_rope_theta"] = [10000.0] * shape.depth
+    layers = {
+        "layer_types": ["sliding_attention"] * (shape.depth - 1) + ["full_attention"],
+        "layer_rope_theta": [10000.0] * shape.depth,
+    }
     return granitemoeshared(shape) | layers | {"sliding_window": 8}
 
 
