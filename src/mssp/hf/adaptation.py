@@ -72,7 +72,7 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     base, plan = given_or_kept(model, given, plan)
     base, base_shape = (None, None) if base is None else config_of_base(model, base)
     small = None if base is None else on_meta(base, like=model)
-    infos = infos_of(model, None if small is None else BaseShapes(small))
+    infos = infos_of(model, None if small is None else BaseShapes(small, model))
     gates = _gates(model, gate)
     factors = list(factors_for(model, gates))
     was_empty = any(parameter.is_meta for parameter in model.parameters())

@@ -114,14 +114,14 @@ class BaseShapes:
     @classmethod
     def of(cls, config: Any, model: nn.Module) -> BaseShapes | None:
         """Those of a config of a model's class; None without a config."""
-        return None if config is None else cls(on_meta(config, like=model), config, model.config)
+        return None if config is None else cls(on_meta(config, like=model), model)
 
-    def __init__(self, model: nn.Module, base: Any, target: Any) -> None:
+    def __init__(self, base: nn.Module, model: nn.Module) -> None:
         self._by_block: dict[str, dict[int | None, tuple[int, ...]]] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
+        for name, parameter in base.named_parameters(remove_duplicate=False):
             place = Place.of(name)
             self._by_block.setdefault(for_all_blocks(place.local), {})[place.block] = tuple(parameter.shape)
-        self._kinds, self._kinds_of_target = kinds_of_blocks(base), kinds_of_blocks(target)
+        self._kinds, self._kinds_of_target = kinds_of_blocks(base.config), kinds_of_blocks(model.config)
         self._infos_with_sides: dict[tuple[ParamInfo, frozenset[tuple[int, ...]]], ParamInfo] = {}
 
     def shapes_of(self, name: str) -> frozenset[tuple[int, ...]]:
