@@ -83,6 +83,7 @@ def test_the_values_depend_on_seed_and_name_alone() -> None:
     assert torch.equal(compiled.state_dict()["_orig_mod.embed.weight"], reference["embed.weight"])
 
 
+@pytest.mark.filterwarnings("ignore:.* is rounded away:mssp.PlanWarning")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_dtypes_are_roundings_of_the_same_draw(dtype: torch.dtype) -> None:
     plan = make(scheme="mup")
@@ -117,6 +118,38 @@ def test_many_small_parameters_are_drawn_as_one_alone(monkeypatch: pytest.Monkey
             std = plan.resolve([info])[info.name].init_std
             assert torch.equal(weight, expected * std)
             weight.data.zero_()
+
+
+def test_what_half_precision_rounds_away_is_said_with_the_number() -> None:
+    """Of Adam's first update, which is the learning rate: between 1 and 2 numbers of bfloat16 are 1/128 apart."""
+    gain, matrix = nn.RMSNorm(64), nn.Linear(64, 64, bias=False)
+    model = nn.Sequential(gain, matrix).to(torch.bfloat16)
+    claims = {"0.weight": ParamInfo("norm"), "1.weight": ParamInfo("hidden", layout="out in")}
+    before = gain.weight.detach().clone()
+
+    def take_a_step(lr: float) -> None:
+        """A step with a gradient of 1 everywhere."""
+        plan = make(lr=lr)
+        optimizer = torch.optim.AdamW(mssp.param_groups(model, plan, claims))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            mssp.initialize(model, plan, claims)
+            mssp.verify(model, optimizer, plan, claims)
+        said = [str(each.message) for each in caught]
+        assert len(said) == (2 if lr < 1 / 128 else 0)
+        for message in said:
+            assert message.startswith(
+                "0.weight is in bfloat16, where a first update, of the size of the learning rate, is"
+            )
+            assert "as shares of it, norm (0.13), hidden (" in message
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+
+    take_a_step(1e-3)
+    assert torch.equal(gain.weight, before)
+    take_a_step(0.5)
+    assert not torch.equal(gain.weight, before)
 
 
 def test_experts_that_are_modules_are_tied_by_name() -> None:

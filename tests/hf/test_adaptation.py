@@ -44,6 +44,17 @@ def test_the_table_leaves_configs_alone() -> None:
     assert target.to_dict() == before
 
 
+@pytest.mark.parametrize(("dtype", "share"), [(torch.bfloat16, "0.0039"), (torch.float16, "0.00049")])
+def test_parameters_in_half_precision_are_warned_of(dtype: torch.dtype, share: str) -> None:
+    model = AutoModelForCausalLM.from_config(config_of("olmoe", TARGET), dtype=dtype)
+    said = rf"parameters in {str(dtype)[6:]}, as model\.embed_tokens\.weight: an update of less than {share} of"
+    with pytest.warns(mssp.PlanWarning, match=said):
+        mssp.hf.adapt(model, base=config_of("olmoe", BASE))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    mssp.hf.adapt(model, base=config_of("olmoe", BASE))  # nothing is trained
+
+
 # -- ties -------------------------------------------------------------------------------------------------------------
 
 

@@ -16,9 +16,10 @@ from mssp.apply.groups import check_schedule, group_settings, optimizer_class, s
 from mssp.apply.protocols import HasOwnValues, Multiplies, Routes
 from mssp.apply.sharding import is_sharded
 from mssp.planning.arguments import ALL
-from mssp.planning.parameter import ParamInfo
+from mssp.planning.parameter import OWN, ParamInfo
 from mssp.planning.power import Power
 from mssp.planning.recipe import PlanWarning
+from mssp.planning.rules import BIASES, GAINS
 from mssp.planning.scope import SMALL_SPREAD
 from mssp.planning.setting import II
 
@@ -32,6 +33,7 @@ SOFTMAX = "softmax"
 _SUMMING_GATES = (SOFTMAX, "renormalised")
 GATE_KINDS = ("sigmoid", *_SUMMING_GATES)
 _HALF = (torch.bfloat16, torch.float16)  # precisions that round small updates away
+FULL_PRECISION = "keep float32 parameters (and use autocast), or an optimizer with float32 master weights"
 
 
 @takes(model=a_module, optimizer=an_optimizer, plan=a_plan, claims=optional(claims))
@@ -67,6 +69,7 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
         if isinstance(module, HasOwnValues):
             module.check_own_values()
     check_schedule(optimizer, plan)
+    check_precision(plan, described)
     _warn_of_small_spread(plan, described)
 
 
@@ -140,19 +143,50 @@ def _warn_of_tied_readout(plan: Plan, name: str, scaled: bool) -> None:
         _warn(f"{tied} and starts with a std of 1, so that logits start at the order of √N: say init_std of embedding")
 
 
-def check_precision(plan: Plan, described: list[tuple[ParamInfo, Tensor, Values]]) -> None:
-    """Warn of half precision in Regime II under MSSP.
+def check_precision(plan: Plan, described: Sequence[tuple[ParamInfo, Tensor, Values]]) -> None:
+    """Warn of parameters in half precision that are too coarse for their updates, at the plan's rates.
 
-    There expert_out starts √M larger while its updates are no larger: relative to it they fall as N^-1/2, below what
-    half precision can hold.
+    In Regime II under MSSP they come to be, at any rate: expert_out starts √M larger while its updates are no larger,
+    and relative to it they fall as N^-1/2.
     """
-    half = [info.name for info, parameter, _ in described if info.role == "expert_out" and parameter.dtype in _HALF]
+    half = [(info, parameter.dtype, values) for info, parameter, values in described if parameter.dtype in _HALF]
     init = plan.setting.rule("expert_out").init_std
-    if half and plan.setting.regime is II and isinstance(init, Power) and init.get("M"):
+    experts = [info.name for info, _, _ in half if info.role == "expert_out"]
+    if experts and plan.setting.regime is II and isinstance(init, Power) and init.get("M"):
         _warn(
-            f"{half[0]} is in half precision: in Regime II its relative updates fall as N^-1/2 and are rounded away; "
-            "keep float32 parameters (and use autocast), or an optimizer with float32 master weights"
+            f"{experts[0]} is in half precision: in Regime II its relative updates fall as N^-1/2 and are rounded "
+            f"away; {FULL_PRECISION}"
         )
+    lost: dict[str, tuple[float, str]] = {}
+    for info, dtype, values in half:
+        spacing = spacing_at(_initial_size(info, values), dtype)
+        if plan.setting.optimizer_of(info.role).moments and values.lr < spacing:
+            lost.setdefault(info.role, (values.lr / spacing, info.name))
+    if lost:
+        roles = ", ".join(f"{role} ({share:.2g})" for role, (share, _) in lost.items())
+        precision = str(half[0][1]).removeprefix("torch.")
+        _warn(
+            f"{next(iter(lost.values()))[1]} is in {precision}, where a first update, of the size of the learning "
+            "rate, is less than the distance to the next number, and is rounded away or too large: as shares of it, "
+            f"{roles}; {FULL_PRECISION}"
+        )
+
+
+def spacing_at(size: float, dtype: torch.dtype) -> float:
+    """The distance between a number of this size and the next one; 0 at 0.
+
+    >>> spacing_at(1.0, torch.bfloat16), spacing_at(0.02, torch.bfloat16)
+    (0.0078125, 0.0001220703125)
+    """
+    return torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(size)) if size else 0.0
+
+
+def _initial_size(info: ParamInfo, values: Values) -> float:
+    """The size of a parameter's entries at the start."""
+    if info.role in GAINS | BIASES:
+        usual = 1.0 if info.role in GAINS else 0.0
+        return usual if info.start is None else 0.0 if info.start == OWN else abs(info.start)
+    return 0.0 if values.zero else values.init_std
 
 
 def _warn(message: str) -> None:

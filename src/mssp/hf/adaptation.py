@@ -11,14 +11,17 @@ in it is changed, by an error that names the part.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mssp._constraints import a_config, a_module, a_plan, one_of, optional, takes
 from mssp.apply.description import name_cleaner, unwrapped
+from mssp.apply.verification import FULL_PRECISION
 from mssp.hf.balancing import (
     COEFFICIENTS,
     Coefficient,
@@ -38,6 +41,7 @@ from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, QUANTISED
 from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, family_of, is_dense, loaded
 from mssp.planning.parameter import OWN, ParamInfo
 from mssp.planning.plans import Plan
+from mssp.planning.recipe import PlanWarning
 from mssp.planning.shape import Shape
 
 # Attributes that ``adapt`` sets: methods of the model, and what its routers say (see ``mssp.apply.protocols``).
@@ -104,6 +108,20 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
         for module, planned_factor in factors:
             setattr(module, FACTOR_ATTRIBUTE, planned_factor.value(plan))
         adapted.keep_plan(plan)
+    _warn_of_half_precision(model)
+
+
+def _warn_of_half_precision(model: nn.Module) -> None:
+    """Warn of parameters that are too coarse to be trained; ``verify`` says at which rates they are."""
+    trained = [(name, parameter.dtype) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    for name, dtype in trained:
+        if torch.finfo(dtype).bits < torch.finfo(torch.float32).bits:
+            message = (
+                f"{title_of(model)} has parameters in {str(dtype).removeprefix('torch.')}, as {name}: an update of "
+                f"less than {torch.finfo(dtype).eps / 2:.2g} of a weight is rounded away; to train it {FULL_PRECISION}"
+            )
+            warnings.warn(message, PlanWarning, stacklevel=4)
+            return
 
 
 def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
