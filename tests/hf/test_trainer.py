@@ -212,6 +212,17 @@ def test_weights_that_are_not_the_plans_are_warned_of(tmp_path: Path) -> None:
     assert len(caught) == 1
 
 
+def test_half_precision_is_said_once(tmp_path: Path) -> None:
+    """The warning is that of ``verify``, and what it says of norms is so: none of their entries moves."""
+    chosen = plan(lr=1e-3)
+    trainer = trainer_for(tmp_path, chosen, model=model_for(chosen).to(torch.bfloat16), max_steps=5)
+    with pytest.warns(PlanWarning, match=r"is in bfloat16, where .* norm \(0\.13\)") as caught:
+        trainer.train()
+    assert len(caught) == 1
+    norms = [tensor for name, tensor in weights(trainer).items() if "norm" in name]
+    assert {float((norm == 1).float().mean()) for norm in norms} == {1.0}
+
+
 def test_a_model_that_was_not_adapted_is_refused(tmp_path: Path) -> None:
     trainer = trainer_for(tmp_path, plan(), model=model_of(config_of("olmoe", TARGET)))
     with pytest.raises(ValueError, match=r"does not say what its parameters are: call mssp\.hf\.adapt"):

@@ -654,6 +654,19 @@ def test_the_file_says_what_it_is_and_needs_no_mssp(host: str) -> None:
     assert max(map(len, text.splitlines())) <= 130
 
 
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("torchtitan", "order 1/M: there multiply it by 0.125."),  # M from 8 to 64
+        ("megatron", "moe_aux_loss_coeff and moe_z_loss_coeff as tuned, times 0.5,"),  # L from 8 to 16
+        ("olmo-core", "Where it is False, multiply both by 0.5."),
+        ("nanogpt", "multiply aux_loss_weight by 0.0625."),  # and K from 4 to 32
+    ],
+)
+def test_the_file_says_what_becomes_of_load_balancing(host: str, said: str) -> None:
+    assert said in " ".join(export(PLAN, host).replace("\n#", " ").split())
+
+
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_file_has_no_names_that_are_unknown_or_unused(host: str) -> None:
     scaled = plan_for(SMALL, grad_scale=host == "nanogpt")

@@ -105,6 +105,8 @@ def write(plan: Plan, sizes: Sizes) -> str:
         "Megatron's gates sum to one over the chosen experts (sigmoid scores are renormalised), which needs no "
         "aggregation factor: moe_router_topk_scaling_factor stays as tuned, times "
         f"{writing.literal(plan.aggregation_mult)}.",
+        f"moe_aux_loss_coeff and moe_z_loss_coeff as tuned, times {residual}, as the residual branches beside them: "
+        "the first is of a loss that is 1 at uniform routing for any K and M, and both are added up over layers.",
     ]
     if plan.setting.optimizer is SGD:
         instructions.append(writing.fused_note("linear_qkv"))

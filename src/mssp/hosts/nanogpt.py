@@ -54,6 +54,7 @@ VOCABULARY = [
 
 def write(plan: Plan, sizes: Sizes) -> str:
     """The Python file for a hand-written training loop."""
+    summed = plan.multiplier("load_balance", relative=True) * plan.multiplier("residual", relative=True)
     instructions = [
         "optimizer = configure_optimizers(model) in place of the model's own method, and set_lr(optimizer, lr) in the "
         "loop where it sets the learning rate of this iteration: lr is what a schedule makes of LEARNING_RATE, and "
@@ -61,6 +62,8 @@ def write(plan: Plan, sizes: Sizes) -> str:
         "initialize(model) once the model is built, after its own initialisation.",
         "In the forward pass RESIDUAL on what each block adds, and AGGREGATION on the sum over experts unless its "
         "gates sum to one; or, without touching the model, install_multipliers(model, gates_sum_to_one=...).",
+        "A load-balancing loss that is 1 at uniform routing, as a mean over layers, keeps its weight. That of nanoMoE "
+        f"is K in each layer and is summed over layers: multiply aux_loss_weight by {writing.literal(summed)}.",
         "The readout's own weight: drop the line that makes lm_head.weight the embedding's. No bias in ln_f.",
     ]
     if plan.setting.optimizer is SGD:

@@ -78,6 +78,9 @@ def write(plan: Plan, sizes: Sizes, qk_norm: str = "full") -> str:
         "initialize(model) after model.init_weights(...), before the optimizer is built.",
         "install_multipliers(model) after that, before the model is compiled: the residual factor, "
         f"{residual}; the aggregation factor for sigmoid gates; and the two factors of a shared expert.",
+        "lb_loss_weight and z_loss_weight stay as tuned: the first is of a loss that is 1 at uniform routing for any K "
+        "and M, and scale_loss_by_num_layers (True unless set) makes both means over layers. Where it is False, "
+        f"multiply both by {residual}.",
         "tie_word_embeddings=False: embedding and readout are planned apart.",
         f"Norms of queries and keys are taken to be over {'the full width' if qk_norm == 'full' else 'one head'} "
         "(--qk-norm full|head).",

@@ -92,6 +92,9 @@ def write(plan: Plan, sizes: Sizes) -> str:
         "`def planned(model, **rest): plan_model(model); return parallelize_qwen3(model, **rest)`. It replaces "
         "param_init, multiplies the router's route_scale where gates do not sum to one (sigmoid without route_norm), "
         "and hooks the residual factor, for which torchtitan has no setting.",
+        "There is no load-balancing loss: load_balance_coeff is the step of what is added to a router's scores when "
+        "experts are chosen. It stays as tuned where scores are sigmoids. Those of a softmax are of order 1/M: there "
+        f"multiply it by {_share_of_an_expert(plan)}.",
         "enable_weight_tying=False: embedding and readout are planned apart.",
     ]
     constants = [*writing.constants_of(plan), *writing.factors(plan), writing.kind_of_gates(plan)]
@@ -99,6 +102,12 @@ def write(plan: Plan, sizes: Sizes) -> str:
         plan, sizes, VOCABULARY, NAME, "torchtitan", instructions, constants,
         groups_name="PARAM_GROUPS", write_group=_group, write_pattern=_raw_regex,
     )  # fmt: skip
+
+
+def _share_of_an_expert(plan: Plan) -> str:
+    """What softmax scores of one expert are, of all: relative to the base, if there is one."""
+    experts_at_base = 1 if plan.base is None else plan.base.experts
+    return writing.literal(experts_at_base / plan.target.experts)
 
 
 def _raw_regex(pattern: str) -> str:

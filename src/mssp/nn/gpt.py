@@ -118,7 +118,7 @@ class GPTOutput:
     routings: tuple[Routing, ...]
 
     def load_balancing_loss(self) -> Tensor:
-        """Mean over MoE layers; the paper adds 0.01 of it, at every size."""
+        """Mean over MoE layers, 1 where routing is uniform; the paper adds 0.01 of it, at every size."""
         return torch.stack([routing.load_balancing_loss() for routing in self.routings]).mean()
 
     def z_loss(self) -> Tensor:
