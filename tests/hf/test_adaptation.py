@@ -17,7 +17,9 @@ from mssp.hf.meta import on_meta
 from mssp.hf.probing import Gates, gates_of
 from tests.hf.tiny_models import BASE, FAMILIES, TARGET, config_of, logits, model_of, plan_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:experts start alike:mssp.PlanWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:experts start alike:mssp.PlanWarning", "ignore:without mssp this checkpoint:mssp.PlanWarning"
+)
 
 
 def test_a_plan_from_another_base_is_refused() -> None:

@@ -28,7 +28,9 @@ from mssp.hf.meta import on_meta
 from mssp.planning.recipe import PlanWarning
 from tests.hf.tiny_models import BASE, FAMILIES, TARGET, config_of, initialized, model_of, plan_of, tokens
 
-pytestmark = pytest.mark.filterwarnings("ignore:experts start alike:mssp.PlanWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:experts start alike:mssp.PlanWarning", "ignore:without mssp this checkpoint:mssp.PlanWarning"
+)
 NAME = "router_aux_loss_coef"
 
 

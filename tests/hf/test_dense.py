@@ -36,6 +36,8 @@ from tests.hf.tiny_models import (
     tokens,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:without mssp this checkpoint:mssp.PlanWarning")
+
 # (std, lr, eps, weight decay) from N x2, L x1.5 and lr 1e-3, eps 1e-8, weight decay 0.1, std 0.02.
 BY_HAND = {
     "embedding": (0.02, 1e-3, 1e-8 / 2, 0.1),

@@ -33,6 +33,8 @@ from tests.hf.tiny_models import (
     traces,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:without mssp this checkpoint:mssp.PlanWarning")
+
 # Regime III under MSSP and AdamW, from N x2, N_e x3, M x2, L x1.5 and lr 1e-3, eps 1e-8, weight decay 0.1, std 0.02:
 # (std, lr, eps, weight decay); hidden matrices have values of their own sides and are left to another test.
 BY_HAND = {

@@ -14,7 +14,9 @@ import mssp
 from tests.hf.test_refusals import refused
 from tests.hf.tiny_models import BASE, TARGET, config_of, initialized, logits, model_of, plan_of, tokens
 
-pytestmark = pytest.mark.filterwarnings("ignore:experts start alike:mssp.PlanWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:experts start alike:mssp.PlanWarning", "ignore:without mssp this checkpoint:mssp.PlanWarning"
+)
 
 
 def saved(family: str, folder: Path, **settings: Any) -> Any:

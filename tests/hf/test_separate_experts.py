@@ -13,6 +13,8 @@ from transformers import OlmoeConfig, OlmoeForCausalLM, PreTrainedModel
 
 import mssp
 
+pytestmark = pytest.mark.filterwarnings("ignore:without mssp this checkpoint:mssp.PlanWarning")
+
 SIZES = {"intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 32, "num_attention_heads": 2}
 BASE = OlmoeConfig(hidden_size=32, num_experts=4, num_experts_per_tok=2, **SIZES)
 LARGE = OlmoeConfig(hidden_size=64, num_experts=8, num_experts_per_tok=4, **SIZES)

@@ -20,6 +20,8 @@ from mssp.hf.trainer import PLAN_FILE
 from mssp.planning.recipe import PlanWarning
 from tests.hf.tiny_models import config_of, initialized, model_of, plan_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:without mssp this checkpoint:mssp.PlanWarning")
+
 BASE = mssp.Shape(width=32, expert_width=16, experts=2, active=1, depth=1)
 TARGET = mssp.Shape(width=64, expert_width=32, experts=4, active=2, depth=2)
 GROUPS = {"embedding", "norm", "hidden", "router", "expert_in", "expert_out", "final_norm", "readout"}

@@ -30,6 +30,8 @@ from tests.hf import tiny_models
 from tests.hf.test_trainer import BASE, TARGET, plan, resuming, trainer_for
 from tests.hf.tiny_models import initialized, model_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:without mssp this checkpoint:mssp.PlanWarning")
+
 
 class WithMemoryConfig(OlmoeConfig):  # type: ignore[misc]
     model_type = "olmoe_with_memory"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mssp.hf.named_plan import by_name
     from mssp.hf.parameters import checkpoint_infos
     from mssp.hf.proxies import Proxy, proxy
+    from mssp.hf.saving import save_pretrained
     from mssp.hf.suggestions import Suggestions, suggest_claims
     from mssp.hf.trainer import PlanCallback, optimizer_factory
 
@@ -28,12 +29,13 @@ _HOMES = {
     "named_plan": ("by_name",),
     "parameters": ("checkpoint_infos",),
     "proxies": ("Proxy", "proxy"),
+    "saving": ("save_pretrained",),
     "suggestions": ("Suggestions", "suggest_claims"),
     "trainer": ("PlanCallback", "optimizer_factory"),
 }
 __all__ = [
     "PlanCallback", "Proxy", "Suggestions", "adapt", "by_name", "checkpoint_infos", "fold", "optimizer_factory", "plan",
-    "proxy", "release", "suggest_claims",
+    "proxy", "release", "save_pretrained", "suggest_claims",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -31,7 +31,7 @@ from mssp.hf.balancing import (
     restore_coefficients,
 )
 from mssp.hf.experts import MoE, moe_layers, numbered_layers
-from mssp.hf.factors import FACTOR_ATTRIBUTE, attach, detach, factors_for, is_tied
+from mssp.hf.factors import FACTOR_ATTRIBUTE, attach, detach, factors_for, is_tied, warn_of_factors
 from mssp.hf.kept_plan import forget, given_or_kept, keep
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.own_values import changed_buffers, values_of_own
@@ -45,7 +45,7 @@ from mssp.planning.recipe import PlanWarning
 from mssp.planning.shape import Shape
 
 # Attributes that ``adapt`` sets: methods of the model, and what its routers say (see ``mssp.apply.protocols``).
-_METHODS = ("param_infos", "plan_multipliers", "keep_plan", "missing_own_values", "check_own_values")
+_METHODS = ("param_infos", "plan_multipliers", "keep_plan", "missing_own_values", "check_own_values", "save_pretrained")
 _GATES = "gate_kind"
 
 
@@ -196,6 +196,11 @@ class _Adapted:
         """Keep the plan and the base in the model's config, which ``save_pretrained`` writes, and set coefficients."""
         keep(self.model, plan, self.base)
         keep_coefficients(self.model, self.coefficients, plan)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own, which says where the checkpoint computes something else without ``mssp``."""
+        warn_of_factors(self.model)
+        return type(self.model).save_pretrained(self.model, *args, **kwargs)  # type: ignore[attr-defined]
 
     def missing_own_values(self, seed: int) -> Sequence[tuple[Tensor, Tensor]]:
         """Buffers and kept parameters with their values, of a model that was given memory by ``to_empty``."""

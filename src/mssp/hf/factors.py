@@ -11,6 +11,7 @@ builds has no factors and no hooks; its config has the plan, by which :func:`mss
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from torch import nn
 from mssp.hf import vocabulary
 from mssp.hf.probing import SIGMOID
 from mssp.planning.plans import Plan
+from mssp.planning.recipe import PlanWarning
 
 if TYPE_CHECKING:
     from mssp.hf.experts import MoE
@@ -87,6 +89,19 @@ def factor_of(module: nn.Module) -> float:
     """The factor on a module's output, which is 1 if it has none."""
     factor: float = module.__dict__.get(FACTOR_ATTRIBUTE, _NEUTRAL)
     return factor
+
+
+def warn_of_factors(model: nn.Module) -> None:
+    """Warn that a checkpoint computes something else without ``mssp``, where a factor is not 1."""
+    multiplied = [(name, factor_of(each)) for name, each in model.named_modules() if factor_of(each) != _NEUTRAL]
+    if multiplied:
+        name, factor = multiplied[0]
+        message = (
+            f"without mssp this checkpoint computes something else: {len(multiplied)} outputs are multiplied, as that "
+            f"of {name} by {factor:.4g}, which is not in its weights; after from_pretrained call "
+            "mssp.hf.adapt(model), or write it for others by mssp.hf.save_pretrained(model, folder, folded=True)"
+        )
+        warnings.warn(message, PlanWarning, stacklevel=3)
 
 
 def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[tuple[nn.Module, PlannedFactor]]:

@@ -21,9 +21,32 @@ def fold(model: nn.Module) -> None:
     """Multiply every factor of a trained model into its weights, in place, and remove the hooks.
 
     The folded model computes what the adapted model did, and is a checkpoint like any other. The plan no longer
-    describes it: keep the unfolded model for further training.
+    describes it: keep the unfolded model for further training. :func:`save_pretrained` with ``folded=True`` writes the
+    folded checkpoint of a model that stays as it is.
     """
     model = unwrapped(model)
+    changes = _changes(model)
+    with torch.no_grad():
+        for parameter, factor, shift in changes:
+            parameter.add_(shift).mul_(factor).sub_(shift)
+    leave_coefficients(model)
+    release(model)
+
+
+def folded_state(model: nn.Module) -> dict[str, Tensor]:
+    """What ``state_dict`` of the folded model would be. The model stays as it is: what takes a factor is copied."""
+    folded: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for parameter, factor, shift in _changes(model):
+            if id(parameter) not in folded:
+                folded[id(parameter)] = parameter.detach().clone()
+            folded[id(parameter)].add_(shift).mul_(factor).sub_(shift)
+    held = model.state_dict(keep_vars=True).items()
+    return {name: folded[id(tensor)] if id(tensor) in folded else tensor.detach() for name, tensor in held}
+
+
+def _changes(model: nn.Module) -> list[tuple[Tensor, float, float]]:
+    """The parameters that take factors, with the factor, and the number that their module adds to them."""
     clean = name_cleaner(model)
     changes: list[tuple[Tensor, float, float]] = []
     for path, module in model.named_modules():
@@ -37,11 +60,7 @@ def fold(model: nn.Module) -> None:
         if _label(module) == EMBEDDINGS.label and is_tied(model):
             # The readout is the embedding: what it would multiply the logits by goes out of them in the norm before.
             changes += [(parameter, 1 / factor, shift) for parameter, shift in _of_final_norm(model)]
-    with torch.no_grad():
-        for parameter, factor, shift in changes:
-            parameter.add_(shift).mul_(factor).sub_(shift)
-    leave_coefficients(model)
-    release(model)
+    return changes
 
 
 def _label(module: nn.Module) -> str:

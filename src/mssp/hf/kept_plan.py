@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -47,6 +48,17 @@ def forget(model: nn.Module) -> None:
     if STORED in vars(model.config):
         own_config(model)
         del model.config.__dict__[STORED]
+
+
+@contextmanager
+def without_kept_plan(model: nn.Module) -> Iterator[None]:
+    """For a while, the model's config has neither plan nor base."""
+    held = vars(model.config).pop(STORED, None)
+    try:
+        yield
+    finally:
+        if held is not None:
+            vars(model.config)[STORED] = held
 
 
 def given_or_kept(model: nn.Module, base: Any, plan: Plan | None) -> tuple[Any, Plan | None]:

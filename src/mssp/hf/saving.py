@@ -1,0 +1,43 @@
+"""Checkpoints of adapted models: whether they compute the same without ``mssp``, and plain ones with folded factors.
+
+A checkpoint has weights and a config. Factors of the forward pass are in neither: ``adapt`` attaches them again by the
+plan that the config keeps, and whoever reads the checkpoint without ``mssp`` has another model.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch import nn
+
+from mssp._constraints import a_module, path, switch, takes
+from mssp.apply.description import unwrapped
+from mssp.hf.folding import folded_state
+from mssp.hf.kept_plan import without_kept_plan
+
+
+@takes(model=a_module, folder=path, folded=switch)
+def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, folded: bool = False, **settings: Any) -> None:
+    """Write a checkpoint of a model of ``transformers``, by its own ``save_pretrained``.
+
+    Args:
+        folded: multiply the factors of the forward pass into the weights that are written. ``from_pretrained`` and
+            inference engines then compute what the adapted model does, without ``mssp``. The model itself stays as it
+            is and can be trained further; the checkpoint has no plan. While it is written, the matrices that take a
+            factor (the last ones of attention, of dense layers and of experts) are in memory twice: about a third of
+            the weights more. Without it, the checkpoint is the one to resume from.
+        settings: those of the model's own ``save_pretrained``.
+    """
+    model = unwrapped(model)
+    save = getattr(model, "save_pretrained", None)
+    if save is None:
+        raise ValueError(f"{type(model).__name__} is no model of transformers, and has no save_pretrained")
+    if not folded:
+        save(folder, **settings)
+        return
+    if "state_dict" in settings:
+        raise ValueError("state_dict goes with factors that are not folded: folded=True writes the model's own weights")
+    state = folded_state(model)
+    with without_kept_plan(model):
+        type(model).save_pretrained(model, folder, state_dict=state, **settings)  # type: ignore[attr-defined]
