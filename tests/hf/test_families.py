@@ -16,8 +16,10 @@ from torch import Tensor, nn
 import mssp
 import mssp.hf
 from mssp.hf.experts import FusedExperts, is_fused
-from mssp.hf.factors import FACTOR_ATTRIBUTE, factor_of
+from mssp.hf.factors import FACTOR_ATTRIBUTE, blocks_of, factor_of
+from mssp.hf.text_parts import freeze_other_parts, path_of_text_model
 from mssp.hf.vocabulary import SECOND
+from mssp.planning.configs import gates_sum_to_one
 from mssp.planning.parameter import OWN
 from mssp.planning.rules import BIASES, GAINS
 from tests.hf.families import PLANNED
@@ -104,6 +106,7 @@ def test_shapes_are_read_off_configs(family: str) -> None:
     assert mssp.Shape.from_config(target) == mssp.Shape(width=128, expert_width=96, experts=8, active=4, depth=3)
     assert mssp.Shape.from_config(base) == mssp.Shape(width=64, expert_width=32, experts=4, active=2, depth=2)
     assert mssp.Shape.from_config(target.to_dict()) == TARGET
+    assert gates_sum_to_one(target) == (PLANNED[family].gates == "renormalised")
 
 
 @every_family
@@ -132,6 +135,7 @@ def test_sides_are_those_of_the_linear_layers(family: str) -> None:
     """fan_in, fan_out and both at the base, against the layers themselves."""
     model, _ = adapted(family)
     small = model_of(config_of(family, BASE))
+    small = small.get_submodule(path_of_text_model(small))
     seen = 0
     for info in mssp.describe(model):
         owner, _, local = info.name.rpartition(".")
@@ -331,9 +335,7 @@ def test_with_a_residual_factor_of_zero_blocks_are_the_identity(family: str) -> 
     def watch(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         seen.append((args[0] if args else kwargs["hidden_states"], output[0] if isinstance(output, tuple) else output))
 
-    layers = model.get_submodule("model.layers")
-    assert isinstance(layers, nn.ModuleList)
-    for block in layers:
+    for block in blocks_of(model):
         block.register_forward_hook(watch, with_kwargs=True)
     logits(model)
     assert len(seen) == 3
@@ -399,6 +401,7 @@ def test_checkpoints_keep_logits_and_plan(family: str, tmp_path: Path) -> None:
     expected = logits(model)
     model.save_pretrained(tmp_path)  # type: ignore[operator]
     read: nn.Module = type(model).from_pretrained(tmp_path).eval()  # type: ignore[attr-defined]
+    freeze_other_parts(read)
     mssp.hf.adapt(read)  # which finds base and plan in the config
     assert torch.equal(logits(read), expected)
     mssp.verify(read, torch.optim.AdamW(mssp.param_groups(read, plan)), plan)

@@ -14,9 +14,10 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelF
 
 import mssp
 from mssp.hf.meta import class_of
+from mssp.hf.text_parts import freeze_other_parts
 from mssp.planning.recipe import PlanWarning
 from tests.hf.families import PLANNED, REFUSED, entries
-from tests.hf.families.entries import Sizes
+from tests.hf.families.entries import Planned, Sizes
 
 BASE, TARGET, VOCABULARY, HEAD = entries.BASE, entries.TARGET, entries.VOCABULARY, entries.HEAD
 # Dense models: N x2, L x1.5, and FFNs that grow from 3 to 3.5 times the width.
@@ -58,7 +59,12 @@ DENSE_FAMILIES: dict[str, Sizes] = {
 
 
 def config_of(family: str, shape: mssp.Shape, **changes: Any) -> Any:
-    return CONFIG_MAPPING[family](**{**usual_sizes(shape), **(PLANNED | REFUSED)[family].sizes(shape), **changes})
+    entry = (PLANNED | REFUSED)[family]
+    sizes = {**usual_sizes(shape), **entry.sizes(shape), **changes}
+    if isinstance(entry, Planned) and entry.beside is not None:  # without its own family, whose class knows it
+        tied = {"tie_word_embeddings": bool(sizes.get("tie_word_embeddings"))}
+        return CONFIG_MAPPING[entry.larger](text_config=sizes, **entry.beside(shape), **tied)
+    return CONFIG_MAPPING[family](**sizes)
 
 
 def dense_config_of(family: str, shape: mssp.Shape, **changes: Any) -> Any:
@@ -76,6 +82,7 @@ def model_of(config: Any, seed: int = 0) -> nn.Module:
         unlisted = class_of(config)
         assert unlisted is not None
         model = unlisted(config)
+        freeze_other_parts(model)
     return model.eval()
 
 

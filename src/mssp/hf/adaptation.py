@@ -37,8 +37,9 @@ from mssp.hf.meta import config_of, on_meta
 from mssp.hf.own_values import changed_buffers, values_of_own
 from mssp.hf.parameters import BaseShapes, infos_of, title_of
 from mssp.hf.probing import GATE_KINDS
+from mssp.hf.text_parts import refuse_other_parts
 from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, QUANTISED
-from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, family_of, is_dense, loaded
+from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, entries_of, family_of, is_dense, loaded
 from mssp.planning.parameter import OWN, ParamInfo
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
@@ -72,6 +73,7 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     """
     model = unwrapped(model)
     _refuse_what_is_not_trained_from_scratch(model)
+    refuse_other_parts(model)
     given, _ = (None, None) if base is None else config_of_base(model, base)
     base, plan = given_or_kept(model, given, plan)
     base, base_shape = (None, None) if base is None else config_of_base(model, base)
@@ -243,7 +245,7 @@ def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
 def config_of_base(model: nn.Module, base: Any) -> tuple[Any, Shape]:
     """The base's config and sizes. Refuses a base of another architecture, and sizes that contradict each other."""
     entries = loaded(base)
-    base_family, family = family_of(entries), family_of(model.config)
+    base_family, family = family_of(entries_of(entries)), family_of(entries_of(model.config))
     if base_family not in (None, family):
         raise ValueError(
             f"the base is a {base_family}, the model a {family}: base and target must be of one architecture"

@@ -21,6 +21,7 @@ from torch import nn
 
 from mssp.hf import vocabulary
 from mssp.hf.probing import SIGMOID
+from mssp.hf.text_parts import path_of_text_model
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 
@@ -172,7 +173,7 @@ EMBEDDINGS = PlannedFactor("scaled embedding", partial(_relative, "scaled_embedd
 
 def blocks_of(model: nn.Module) -> Iterator[nn.Module]:
     """The blocks of a model, in order."""
-    for path, module in model.named_modules():
+    for path, module in model.get_submodule(path_of_text_model(model)).named_modules():
         if isinstance(module, nn.ModuleList) and path.rpartition(".")[2] in vocabulary.names().blocks:
             yield from module
 

@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.overrides import TorchFunctionMode
 
 from mssp._constraints import shown
+from mssp.hf.text_parts import fitted_to, freeze_other_parts, text_config_of
 from mssp.planning.configs import FAMILY, NOT_SIZES, entries_of, family_of, loaded
 
 STORED = "mssp"  # the entry of a model's config that holds plan and base, and is saved with checkpoints
@@ -29,18 +30,20 @@ MOST_LAYERS = 500  # describing so many takes some seven seconds
 MOST_MODULES = 100_000  # where experts are modules of their own, a model of 60 layers with 256 experts has 60,000
 _LARGEST_SIZE = 2**40
 _MOST_ODD = 3  # entries that a message names
+_TALKS = "thinker_config"  # in the config of a model that also speaks: that of the part which writes
 # How the names of classes end: models with a language model's head, text models without, and larger ones with both.
 _HEAD, _NO_HEAD, _LARGER = "ForCausalLM", "TextModel", "ForConditionalGeneration"
 _LONGEST_QUOTE = 200  # characters of another library's error in ours
 
 
 def config_of(source: Any, like: nn.Module | None = None) -> Any:
-    """A config object, from a mapping, a folder, or the path of a ``config.json``. An object is returned as it is.
+    """A config object, from an object, a mapping, a folder, or the path of a ``config.json``.
 
-    Its class is that of the config of the model ``like``, or the one that ``transformers`` has for the family.
+    Its class is that of the config of the model ``like``, or the one that ``transformers`` has for the family. Of the
+    config of a multimodal model it is the part for text, if there is a class of language models for that.
     """
     if hasattr(source, "to_dict") and hasattr(source, FAMILY):
-        return source
+        return _of_text(source) if like is None else fitted_to(source, like)
     source = loaded(source)
     if not isinstance(source, Mapping):
         raise ValueError(f"a model's config must be an object, a mapping or the path of one, got {shown(source)}")
@@ -51,22 +54,34 @@ def config_of(source: Any, like: nn.Module | None = None) -> Any:
     for key in entries:
         if callable(getattr(PreTrainedConfig, str(key), None)):
             raise ConfigError(f"{key} is a function of transformers' configs, and cannot be an entry of one")
-    sizes = {key: value for key, value in entries.items() if key not in (*NOT_SIZES, STORED)}
     if like is not None:
-        return _built(type(like.config), sizes)
+        return fitted_to(_built(type(text_config_of(like.config)), _sizes_in(entries)), like)
     from transformers import CONFIG_MAPPING
 
-    family = family_of(entries)
+    family = source.get(FAMILY, family_of(entries))
     if not isinstance(family, str) or family not in CONFIG_MAPPING:
         raise ConfigError(f"the config's model_type {family!r} is not one that transformers knows")
-    return _built(CONFIG_MAPPING[family], sizes)
+    return _of_text(_built(CONFIG_MAPPING[family], _sizes_in(source)))
+
+
+def _sizes_in(entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entries.items() if key not in (*NOT_SIZES, STORED)}
+
+
+def _of_text(config: Any) -> Any:
+    """The part for text of a larger model's config, if there is a class of models with a head for it."""
+    config = getattr(config, _TALKS, config)
+    text = text_config_of(config)
+    model_class = None if text is config else class_of(text)
+    return config if model_class is None or not model_class.__name__.endswith(_HEAD) else text
 
 
 def class_of(config: Any) -> type[nn.Module] | None:
     """The class of the language model of a text model's config, None if transformers has none.
 
     It is the one that ``AutoModelForCausalLM`` takes. A family that is not listed there has a class of its own beside
-    the config's, or a text model without a head, which is a part of a larger model.
+    the config's, or a text model without a head, which is a part of a larger model. That of a larger model's config
+    is the class of the larger model.
     """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 
@@ -76,7 +91,9 @@ def class_of(config: Any) -> type[nn.Module] | None:
         return listed
     beside = {name: each for name, each in _names_beside(kind).items() if isinstance(each, type)}
     own = {name: each for name, each in beside.items() if getattr(each, "config_class", None) is kind}
-    with_heads, without = ([each for name, each in own.items() if name.endswith(end)] for end in (_HEAD, _NO_HEAD))
+    with_heads, without = (
+        [each for name, each in own.items() if name.endswith(ends)] for ends in ((_HEAD, _LARGER), _NO_HEAD)
+    )
     if any(name.endswith((_HEAD, _LARGER)) for name in beside):
         without += [MODEL_MAPPING[kind]] if kind in MODEL_MAPPING else []
         return next(iter((*with_heads, *without)), None)
@@ -92,7 +109,10 @@ def _names_beside(config_class: type) -> Mapping[str, Any]:
 
 
 def on_meta(config: Any, like: nn.Module | None = None) -> nn.Module:
-    """A model with this config whose parameters have shapes and no numbers; its class is that of ``like``, if given."""
+    """A model with this config whose parameters have shapes and no numbers; its class is that of ``like``, if given.
+
+    Without one, the parts of a multimodal model that are not for text are frozen.
+    """
     return built_without_draws(config, like, "meta")
 
 
@@ -104,7 +124,10 @@ def built_without_draws(config: Any, like: nn.Module | None, device: str) -> nn.
     if like is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         build = class_of(config) or build
     with torch.device(device), _WithoutDraws(), _counting_modules():
-        return _built(build, config)
+        model = _built(build, config)
+    if like is None:
+        freeze_other_parts(model)
+    return model
 
 
 def _check_entries(entries: Mapping[str, Any]) -> None:

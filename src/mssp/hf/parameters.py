@@ -18,6 +18,7 @@ from mssp.apply.description import name_cleaner
 from mssp.hf.experts import FusedExperts, has_attribute, is_fused
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import NeutralGains
+from mssp.hf.text_parts import is_described, path_of_text_model
 from mssp.hf.vocabulary import Place, for_all_blocks, info_of, names, place_of
 from mssp.planning.configs import family_of, kinds_of_blocks
 from mssp.planning.parameter import ParamInfo
@@ -28,13 +29,18 @@ from mssp.planning.shape import FANS
 def infos_of(model: nn.Module, base: BaseShapes | None = None) -> dict[str, ParamInfo]:
     """The description of every parameter of a model, by its clean name; with a base, its sides at the base too."""
     clean = name_cleaner(model)
-    parameters = {clean(name): parameter for name, parameter in model.named_parameters(remove_duplicate=False)}
+    text = path_of_text_model(model)
+    parameters = {
+        clean(name): parameter
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if is_described(model, name, text)
+    }
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     stacks = dict(_stacks(model, clean))
     infos = {name: stacks.get(name) or info_of(name, shape) for name, shape in shapes.items()}
     unknown = [name for name, info in infos.items() if info is None and parameters[name].requires_grad]
     _refuse(unknown, shapes, f"{title_of(model)} has parameters")
-    head_size = _head_size(model)
+    head_size = _head_size(model.get_submodule(text))
     neutral_gains = NeutralGains()
     return {
         name: _completed(model, name, shapes, info, base, head_size, neutral_gains)

@@ -29,6 +29,7 @@ _SIZES = {
 # Families of dense models. A config of another family without experts is refused: it may have experts under names that
 # are not known here.
 DENSE_FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
+_FOR_TEXT = ("text_config", "thinker_config")  # the part for text of a multimodal model's config
 _SIZES_OF_EXPERTS = ("expert_width", "experts", "active")
 FAMILY, QUANTIZATION = "model_type", "quantization_config"
 # Entries that no plan depends on, and that would need packages, weights or names of labels before a model is built.
@@ -41,8 +42,9 @@ _SYNONYMS = ("experts", "active")
 # Families whose gates are shares of one unless a flag says otherwise.
 _SHARES_OF_ONE = frozenset({
     "afmoe", "aria_text", "cohere2_moe", "deepseek_v3", "ernie4_5_moe", "exaone_moe", "flint", "glm4_moe",
-    "glm4_moe_lite", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoeshared", "hy_v3", "laguna", "mellum",
-    "mimo_v2_flash", "minimax_m2", "mixtral", "qwen3_5_moe_text", "qwen3_next", "solar_open",
+    "glm4_moe_lite", "glm4v_moe_text", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoeshared",
+    "hunyuan_v1_moe", "hy_v3", "laguna", "mellum", "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text", "mixtral",
+    "qwen3_5_moe_text", "qwen3_next", "qwen3_omni_moe_text", "qwen3_vl_moe_text", "solar_open",
 })  # fmt: skip
 _BY_LAYER = ("moe_intermediate_size", "moe_topk")  # may be lists with one size for each layer
 _SHARES_FLAGS = ("norm_topk_prob", "route_norm")
@@ -110,9 +112,13 @@ def entries_of(config: Any) -> Config:
         raise ValueError(f"a model config is a mapping of names to sizes, got a {type(config).__name__}")
     if not isinstance(entries.get(FAMILY, ""), str):
         raise ValueError(f"a config's {FAMILY} is a name, got {entries[FAMILY]!r}")
-    text = entries.get("text_config")
-    has_sizes = any(entries.get(key) is not None for key in _SIZES["width"])
-    return entries_of(text) if isinstance(text, Mapping) and not has_sizes else entries
+    parts = (entries.get(key) for key in _FOR_TEXT)
+    text = next((part for part in parts if isinstance(part, Mapping)), None)
+    return entries if text is None or (_has_width(entries) and not _has_width(text)) else entries_of(text)
+
+
+def _has_width(entries: Config) -> bool:
+    return any(entries.get(key) is not None for key in _SIZES["width"])
 
 
 def kinds_of_blocks(config: Any) -> dict[int | None, tuple[str, ...]]:

@@ -34,6 +34,8 @@ class Planned:
         own: endings of the names of trained parameters that keep the model's own start.
         writers: modules of all three blocks of the target that write to the residual stream.
         rescales: whether blocks multiply the stream by a number.
+        larger: the model type of the multimodal model that holds it, if it is there only inside that.
+        beside: the entries of that model's config beside the text model's.
         note: what else a reader of the table should know.
     """
 
@@ -43,6 +45,8 @@ class Planned:
     own: tuple[str, ...] = ()
     writers: int = 6
     rescales: bool = False
+    larger: str = ""
+    beside: Callable[[mssp.Shape], Sizes] | None = None
     note: str = ""
 
 

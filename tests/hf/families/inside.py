@@ -2,18 +2,81 @@
 
 from __future__ import annotations
 
-from tests.hf.families.entries import Planned, Refused
+import mssp
+from tests.hf.families.entries import DENSE_LAYERS, HEAD, SHARED_EXPERTS, Planned, Refused, Sizes
+from tests.hf.families.usual import glm4_moe, qwen3_moe
 
-PLANNED: dict[str, Planned] = {}
+
+def qwen3_vl_moe_text(shape: mssp.Shape) -> Sizes:
+    return qwen3_moe(shape) | {"tie_word_embeddings": False, "rope_parameters": _rotation([2, 3, 3])}
+
+
+def glm4v_moe_text(shape: mssp.Shape) -> Sizes:
+    return glm4_moe(shape) | {"rope_parameters": _rotation([2, 1, 1]) | {"partial_rotary_factor": 0.5}}
+
+
+def unlimited_ocr_text(shape: mssp.Shape) -> Sizes:
+    sizes = {"n_routed_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "head_dim": HEAD}
+    layers = {
+        "layer_types": ["reference_sliding_attention"] * shape.depth,
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+    }
+    return sizes | layers | {"intermediate_size": 2 * shape.width, "n_shared_experts": 1, "sliding_window": 8}
+
+
+def deepseek_ocr2_text(shape: mssp.Shape) -> Sizes:
+    return {
+        key: size for key, size in unlimited_ocr_text(shape).items() if key not in ("layer_types", "sliding_window")
+    }
+
+
+def _rotation(sections: list[int]) -> Sizes:
+    """Of positions in three dimensions: the pairs of a head that each of them rotates."""
+    return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+
+
+def _patches(shape: mssp.Shape) -> Sizes:
+    """A tower of one block for images, which writes vectors of the text model's width."""
+    sizes = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": shape.width}
+    return sizes | {"num_position_embeddings": 4, "deepstack_visual_indexes": [0], "image_size": 28}
+
+
+def _seeing(shape: mssp.Shape) -> Sizes:
+    return {"vision_config": _patches(shape)}
+
+
+def _seeing_and_hearing(shape: mssp.Shape) -> Sizes:
+    sizes = {"encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "d_model": 16}
+    hearing = sizes | {"output_dim": shape.width, "downsample_hidden_size": 8, "num_mel_bins": 16}
+    return _seeing(shape) | {"audio_config": hearing}
+
+
+def _reading(shape: mssp.Shape) -> Sizes:
+    """Two towers of one block for pages."""
+    sam = {"hidden_size": 16, "output_channels": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64}
+    sam |= {"global_attn_indexes": [0], "mlp_dim": 16, "downsample_channels": [8, 16]}
+    encoder = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return {"vision_config": {"sam_config": sam, "encoder_config": encoder | {"num_key_value_heads": 2}}}
+
+
+_DENSE_AND_SHARED = (DENSE_LAYERS, SHARED_EXPERTS)
+PLANNED = {
+    "deepseek_ocr2_text": Planned(
+        deepseek_ocr2_text, "softmax", _DENSE_AND_SHARED, larger="deepseek_ocr2", beside=_reading
+    ),
+    "glm4v_moe_text": Planned(glm4v_moe_text, "renormalised", _DENSE_AND_SHARED, larger="glm4v_moe", beside=_seeing),
+    "qwen3_omni_moe_text": Planned(
+        qwen3_vl_moe_text, "renormalised", larger="qwen3_omni_moe_thinker", beside=_seeing_and_hearing
+    ),
+    "qwen3_vl_moe_text": Planned(qwen3_vl_moe_text, "renormalised", larger="qwen3_vl_moe", beside=_seeing),
+    "unlimited_ocr_text": Planned(
+        unlimited_ocr_text, "softmax", _DENSE_AND_SHARED, larger="unlimited_ocr", beside=_reading
+    ),
+}
 REFUSED: dict[str, Refused] = {}
 NOT_YET: tuple[str, ...] = (
-    "deepseek_ocr2_text",
     "ernie4_5_vl_moe_text",
-    "glm4v_moe_text",
     "glm5_next_text",
     "muse_spark_text",
-    "qwen3_omni_moe_text",
-    "qwen3_vl_moe_text",
     "step3p5",
-    "unlimited_ocr_text",
 )
