@@ -28,6 +28,7 @@ def path_of_text_model(model: nn.Module) -> str:
     wanted = text_config_of(model.config)
     if wanted is model.config:
         return ""
+    path: str
     for path, module in model.named_modules():
         if hasattr(module, "get_input_embeddings") and type(module.config) is type(wanted):
             return path

@@ -53,7 +53,13 @@ def _seeing_and_hearing(shape: mssp.Shape) -> Sizes:
 
 def _reading(shape: mssp.Shape) -> Sizes:
     """Two towers of one block for pages."""
-    sam = {"hidden_size": 16, "output_channels": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64}
+    sam: Sizes = {
+        "hidden_size": 16,
+        "output_channels": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 64,
+    }
     sam |= {"global_attn_indexes": [0], "mlp_dim": 16, "downsample_channels": [8, 16]}
     encoder = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     return {"vision_config": {"sam_config": sam, "encoder_config": encoder | {"num_key_value_heads": 2}}}
