@@ -195,7 +195,7 @@ def test_norms_over_a_single_key_head_are_those_of_the_queries() -> None:
 def test_blocks_are_compared_with_the_base_s_own() -> None:
     sizes = {
         "hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 4,
-        "num_experts_per_tok": 2, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_experts_per_tok": 2, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2,
         "head_dim": 16, "v_head_dim": 16, "vocab_size": 64, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
     }  # fmt: skip
     config = CONFIG_MAPPING["mimo_v2_flash"]  # whose later blocks have more key heads than the first

@@ -22,7 +22,6 @@ from mssp.hf.vocabulary import for_all_blocks
 from mssp.planning.configs import DENSE_FAMILIES as PLANNED_FAMILIES
 from mssp.planning.rules import BIASES, GAINS
 from tests.hf.tiny_models import (
-    BASE,
     DENSE_BASE,
     DENSE_FAMILIES,
     DENSE_TARGET,
@@ -32,7 +31,6 @@ from tests.hf.tiny_models import (
     initialized,
     logits,
     model_of,
-    plan_of,
     tokens,
 )
 
@@ -277,23 +275,6 @@ def test_embeddings_are_as_large_as_at_the_base_and_move_as_far(family: str) -> 
         moved = (embedding(batch) - before).detach().abs().median().item()
         assert before.std().item() == pytest.approx(scale * 0.02, rel=0.03), shape
         assert moved == pytest.approx(scale * 1e-3, rel=0.01), shape
-
-
-def test_a_scale_of_embeddings_that_is_not_the_root_of_the_width_is_refused() -> None:
-    model = copy.deepcopy(_original("gemma3_text", DENSE_TARGET))
-    embedding = model.get_input_embeddings()  # type: ignore[operator]
-    embedding.scalar_embed_scale = 5.0
-    with pytest.raises(ValueError, match="multiplies embeddings by 5, which is not the root of its width 128: how"):
-        mssp.hf.adapt(model, base=dense_config_of("gemma3_text", DENSE_BASE))
-
-
-def test_a_flag_that_scales_embeddings_is_read() -> None:
-    """AFMoE's ``mup_enabled`` multiplies embeddings by the root of the width in the model's code."""
-    for flag, factor in ((True, 2**-0.5), (False, 1.0)):
-        model = model_of(config_of("afmoe", TARGET, mup_enabled=flag))
-        mssp.hf.adapt(model, base=config_of("afmoe", BASE, mup_enabled=flag))
-        initialized(model, plan_of())
-        assert factor_of(model.get_input_embeddings()) == pytest.approx(factor)  # type: ignore[operator]
 
 
 # -- checkpoints and tables -------------------------------------------------------------------------------------------

@@ -31,9 +31,19 @@ from mssp.hf.balancing import (
     restore_coefficients,
 )
 from mssp.hf.experts import MoE, moe_layers, numbered_layers
-from mssp.hf.factors import FACTOR_ATTRIBUTE, attach, detach, factors_for, is_tied, warn_of_factors
+from mssp.hf.factors import (
+    FACTOR_ATTRIBUTE,
+    PlannedFactor,
+    attach,
+    detach,
+    factors_for,
+    is_tied,
+    together,
+    warn_of_factors,
+)
 from mssp.hf.kept_plan import forget, given_or_kept, keep
 from mssp.hf.meta import config_of, on_meta
+from mssp.hf.own_factors import own_factors
 from mssp.hf.own_values import changed_buffers, values_of_own
 from mssp.hf.parameters import BaseShapes, infos_of, title_of
 from mssp.hf.probing import GATE_KINDS
@@ -46,7 +56,10 @@ from mssp.planning.recipe import PlanWarning
 from mssp.planning.shape import Shape
 
 # Attributes that ``adapt`` sets: methods of the model, and what its routers say (see ``mssp.apply.protocols``).
-_METHODS = ("param_infos", "plan_multipliers", "keep_plan", "missing_own_values", "check_own_values", "save_pretrained")
+_METHODS = (
+    "param_infos", "plan_multipliers", "planned_factors", "keep_plan", "missing_own_values", "check_own_values",
+    "save_pretrained",
+)  # fmt: skip
 _GATES = "gate_kind"
 
 
@@ -67,7 +80,7 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
 
     The model's code does not change, and nothing is attached to a parameter. Forward hooks multiply the outputs of
     experts (by the aggregation factor, where gates are sigmoids), of modules that write to the residual stream, of a
-    readout that is tied to the embedding, and of an embedding that the model multiplies by the root of its width.
+    readout that is tied to the embedding, and of modules whose outputs the model multiplies by more than the base does.
     Coefficients of load-balancing losses that grow with the model are set in the model and in its config.
     :func:`release` removes everything that ``adapt`` added.
     """
@@ -80,14 +93,16 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     small = None if base is None else on_meta(base, like=model)
     infos = infos_of(model, None if small is None else BaseShapes(small, model))
     gates = _gates(model, gate)
-    factors = list(factors_for(model, gates))
+    factors = list(together(factors_for(model, gates), own_factors(model, base)).items())
+    paths = {module: path for path, module in model.named_modules()}
+    named = {paths[module]: factor for module, factor in factors}
     was_empty = any(parameter.is_meta for parameter in model.parameters())
     shape = Shape.from_config(model.config)
     coefficients = coefficients_of(model, len(gates), shape.experts) if gates else []
     if small is not None and base_shape is not None and coefficients:
         layers = len([*moe_layers(small), *numbered_layers(small)])
         coefficients = as_tuned(coefficients, small, layers, base_shape.experts)
-    adapted = _Adapted(model, infos, shape, is_tied(model), base, base_shape, was_empty, coefficients or [])
+    adapted = _Adapted(model, infos, named, shape, is_tied(model), base, base_shape, was_empty, coefficients)
     if plan is not None:  # refuse it before anything is changed
         adapted.plan_multipliers(plan)
         for _, planned_factor in factors:
@@ -165,6 +180,7 @@ class _Adapted:
 
     model: nn.Module
     infos: Mapping[str, ParamInfo]
+    factors: Mapping[str, PlannedFactor]
     shape: Shape
     tied: bool
     base: Any
@@ -174,6 +190,10 @@ class _Adapted:
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
         return self.infos
+
+    def planned_factors(self) -> Mapping[str, PlannedFactor]:
+        """The factors on outputs of modules, by their paths."""
+        return self.factors
 
     def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
         """Refuses a plan for another model, which could differ in its depth alone, and no parameter would show that.

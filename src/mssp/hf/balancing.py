@@ -87,11 +87,11 @@ class Coefficient:
         return not self.name.startswith(_CONFIG)
 
 
-def coefficients_of(model: nn.Module, layers: int, experts: int) -> list[Coefficient] | None:
+def coefficients_of(model: nn.Module, layers: int, experts: int) -> list[Coefficient]:
     """The coefficients of a model's load-balancing losses, found by running the model's own forward pass.
 
     ``layers`` is the number of its MoE layers, ``experts`` that of the routed experts in each of them. Models without
-    such a loss have none, and a coefficient of 0 is none. None stands for a loss whose coefficient is not known.
+    such a loss have none, and a coefficient of 0 is none.
     """
     stub = _Stub(model, layers, experts)
     try:
@@ -99,7 +99,6 @@ def coefficients_of(model: nn.Module, layers: int, experts: int) -> list[Coeffic
     except Exception as error:  # any family's code, which was not made for this
         if getattr(model.config, _FLAG, False):
             _warn(f"the model's load-balancing loss could not be measured ({' '.join(str(error).split())}): {_REMEDY}")
-            return None
         return []
     if of_routing == 0:
         return []
@@ -112,7 +111,6 @@ def coefficients_of(model: nn.Module, layers: int, experts: int) -> list[Coeffic
     without = dict.fromkeys(numbers, 0.0)
     if abs(stub.of_routing(without)) > _NOTHING and stub.is_of_balance(without):
         _warn(f"the model adds a load-balancing loss, and its coefficient is no number that it holds: {_REMEDY}")
-        return None
     return found
 
 
@@ -142,7 +140,7 @@ def keep_coefficients(model: nn.Module, coefficients: Sequence[Coefficient], pla
     for each in coefficients:
         planned = each.planned(plan)
         for name in _places(each.name, each.entry):
-            put(model, name, planned)
+            _put(model, name, planned)
         kept[each.name] = {"entry": each.entry, "own": each.own, "planned": planned}
     if kept:
         getattr(model.config, STORED)[_KEPT] = kept
@@ -153,7 +151,7 @@ def restore_coefficients(model: nn.Module) -> None:
     for name, kept in _kept(model).items():
         for place in _places(name, kept["entry"]):
             if _is(read(model, place), kept["planned"]):
-                put(model, place, kept["own"])
+                _put(model, place, kept["own"])
 
 
 def leave_coefficients(model: nn.Module) -> None:
@@ -168,8 +166,7 @@ def read(model: nn.Module, name: str) -> Any:
     return getattr(_holder(model, holder), local, None)
 
 
-def put(model: nn.Module, name: str, value: Any) -> None:
-    """Set such a number."""
+def _put(model: nn.Module, name: str, value: float) -> None:
     holder, _, local = name.rpartition(".")
     setattr(_holder(model, holder), local, value)
 
@@ -284,7 +281,7 @@ class _Stub:
             logits[:, 0] += peak
             stub = self._with_outputs(tuple(logits.clone() for _ in range(self._layers)))
             for name, value in values.items():
-                put(stub, name, value)
+                _put(stub, name, value)
             tokens = torch.zeros(1, _TOKENS, dtype=torch.long)
             return float(type(stub).forward(stub, input_ids=tokens, labels=tokens, **{_FLAG: True}).loss)
 

@@ -11,6 +11,7 @@ builds has no factors and no hooks; its config has the plan, by which :func:`mss
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,10 @@ class PlannedFactor:
 
     def __call__(self, plan: Plan) -> Mapping[str, float]:
         return {FACTOR_ATTRIBUTE: self.value(plan)}
+
+    def times(self, other: PlannedFactor) -> PlannedFactor:
+        """Both factors on one output, under the label of the first."""
+        return PlannedFactor(self.label, partial(_product, (self, other)))
 
 
 def scaled_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
@@ -119,23 +124,16 @@ def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[tuple[nn
             yield writer, RESIDUAL if writers else UNKNOWN_RESIDUAL
     if is_tied(model):
         yield model.get_output_embeddings(), LOGITS  # type: ignore[operator]
-    if scales_embeddings(model):
-        yield model.get_input_embeddings(), EMBEDDINGS  # type: ignore[operator]
 
 
-def scales_embeddings(model: nn.Module) -> bool:
-    """Whether the model multiplies embeddings by the root of its width; any other number than that is refused."""
-    embedding = model.get_input_embeddings()  # type: ignore[operator]
-    width: int = embedding.weight.shape[1]
-    scale = getattr(embedding, vocabulary.EMBEDDING_SCALE, _NEUTRAL)
-    if getattr(model.config, vocabulary.EMBEDDING_SCALE_FLAG, False):
-        return True
-    if scale not in (_NEUTRAL, width**0.5):
-        raise ValueError(
-            f"{type(model).__name__} multiplies embeddings by {scale:.6g}, which is not the root of its width "
-            f"{width}: how that grows is not known"
-        )
-    return bool(scale != _NEUTRAL)
+def together(
+    planned: Iterator[tuple[nn.Module, PlannedFactor]], more: Mapping[nn.Module, PlannedFactor]
+) -> dict[nn.Module, PlannedFactor]:
+    """The factor of each module; one that has two is multiplied by both."""
+    factors = dict(planned)
+    for module, factor in more.items():
+        factors[module] = factor if module not in factors else factors[module].times(factor)
+    return factors
 
 
 def is_tied(model: nn.Module) -> bool:
@@ -146,6 +144,10 @@ def is_tied(model: nn.Module) -> bool:
 
 def _relative(which: Literal["aggregation", "residual", "tied_readout", "scaled_embedding"], plan: Plan) -> float:
     return plan.multiplier(which, relative=True)
+
+
+def _product(factors: Sequence[PlannedFactor], plan: Plan) -> float:
+    return math.prod(factor.value(plan) for factor in factors)
 
 
 def _tuned_aggregation(plan: Plan) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -174,6 +174,12 @@ def proxy(
         rungs=[chosen, *between],
         notes=_notes(chosen.growth),
     )
+
+
+def at_half_width(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config of the same model at half the width, with half the heads."""
+    large = _Large(entries)
+    return large.alternative(replace(large.shape, width=large.shape.width // 2)).config
 
 
 class _Large:

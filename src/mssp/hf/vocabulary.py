@@ -185,9 +185,6 @@ STACK_FLAGS = ("num_experts", "has_gate", "has_bias", "is_transposed", "is_conca
 GATED_FIRST, PLAIN_FIRST, SECOND, BIAS_SUFFIX = "gate_up_proj", "up_proj", "down_proj", "_bias"
 # The activation of such a class, with gates or without, and the flag of a norm after each expert.
 GATED_ACTIVATION, PLAIN_ACTIVATION, NORM_AFTER_EXPERT = "_apply_gate", "act_fn", "has_post_expert_norm"
-# What multiplies embeddings: an attribute of the embedding (Gemma), and a flag of configs that stands for the root of
-# the width (AFMoE).
-EMBEDDING_SCALE, EMBEDDING_SCALE_FLAG = "scalar_embed_scale", "mup_enabled"
 # Signs that a model is not trained from scratch: an attribute and a part of modules' names (adapters), and a flag.
 ADAPTERS, ADAPTER_MODULE, QUANTISED = "peft_config", "lora_", "is_quantized"
 
@@ -292,6 +289,15 @@ def for_all_blocks(name: str) -> str:
     'model.layers.*.mlp.experts.*.w2.weight'
     """
     return re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
+
+
+def of_all_blocks(path: str) -> str:
+    """The same for the path of a module, which may end in a number.
+
+    >>> of_all_blocks("model.layers.3")
+    'model.layers.*'
+    """
+    return for_all_blocks(f"{path}.")[:-1]
 
 
 def for_blocks(pattern: str, numbers: str) -> str:

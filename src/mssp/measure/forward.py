@@ -29,7 +29,7 @@ from mssp._constraints import a_module, a_plan, an_optimizer, claims, optional, 
 from mssp.apply import verification
 from mssp.apply.description import Claims, described_parameters, planned_multipliers, unwrapped
 from mssp.hf import experts
-from mssp.hf.factors import FACTOR_ATTRIBUTE, blocks_of, factors_for, scaled_output
+from mssp.hf.factors import FACTOR_ATTRIBUTE, PlannedFactor, blocks_of, scaled_output
 from mssp.measure.modules import output_of
 from mssp.measure.recording import main_output, undisturbed, with_first
 from mssp.measure.responses import MoEResponse, Responses, Run, family, responses
@@ -381,8 +381,8 @@ def _of_hooks(model: nn.Module, plan: Plan, probe: Any) -> Iterator[str]:
     """What is wrong in the forward pass of a model that ``mssp.hf.adapt`` prepared: what its hooks do, and sizes."""
     names = {module: name for name, module in model.named_modules()}
     stacks = list(experts.moe_layers(model))
-    layers: list[experts.MoE] = [*stacks, *experts.numbered_layers(model)]
-    planned = dict(factors_for(model, {moe: vars(moe.router)["gate_kind"] for moe in layers}))
+    by_name: Mapping[str, PlannedFactor] = model.planned_factors()  # type: ignore[operator]
+    planned = {module: by_name[name] for module, name in names.items() if name in by_name}
     blocks, active, factors = _run_with_hooks(model, probe, planned, [moe.experts.module for moe in stacks])
     if blocks != plan.target.depth:
         yield f"{blocks} blocks ran, and the plan's target has {plan.target.depth}"

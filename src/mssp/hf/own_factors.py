@@ -1,0 +1,289 @@
+"""What a model's own forward pass multiplies numbers by, if that depends on sizes, and what blocks do to the stream.
+
+Plans know the factors that they set themselves. A model may have more: embeddings times the root of the width, queries
+times the root of the width over a rank. A rehearsal at the target and one at the base show where numbers differ in
+size, though nothing but the sizes of the models does. Such a factor is taken out by one on the output of a module: the
+model is then, in its parameters, the model that has the base's factor, and a further rehearsal shows that it is.
+
+A plan's factor on what branches write keeps deep models stable only where a block adds to the residual stream and does
+nothing else but rescale it. A norm on the stream has gains whose movement adds up over blocks, which nothing damps.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from mssp.hf.factors import EMBEDDINGS, PlannedFactor
+from mssp.hf.meta import config_of, on_meta
+from mssp.hf.proxies import at_half_width
+from mssp.hf.rehearsal import KEPT, LOGITS, STREAM, WRITTEN, Flow, Rehearsal, Size, rehearsal
+from mssp.hf.stand_ins import NotRunnableError
+from mssp.hf.vocabulary import of_all_blocks
+from mssp.planning.configs import entries_of
+from mssp.planning.plans import Plan
+from mssp.planning.recipe import PlanWarning
+
+_TOLERANCE = 0.03  # rounding is 1e-6, and the least factor a root of a size, which grows by a tenth or more
+_MOST_CANDIDATES = 16
+_PATTERNS = 5
+_LEAST = 1e-6  # the size of numbers that are zero up to rounding
+
+
+def own_factors(model: nn.Module, base: Any = None) -> dict[nn.Module, PlannedFactor]:
+    """The factors that take out what a model's forward pass multiplies by more than the base's does.
+
+    ``base`` is the base's config. Without it the model is compared with one of half its width, and all that can be
+    taken out is the root of the width on embeddings. A norm on the residual stream is refused.
+    """
+    try:
+        reference = _reference(model, base)
+        with rehearsal(model) as at_target:
+            if reference is None:
+                _refuse_what_is_on_the_stream(at_target.flows())
+                return {}
+            with rehearsal(reference) as at_reference:
+                comparison = _Comparison(at_target, at_reference)
+                _refuse_what_is_on_the_stream(comparison.flows)
+                found = _found(comparison)
+    except NotRunnableError as error:
+        warnings.warn(
+            f"{error}: whether its forward pass has factors that depend on sizes, or norms on the residual stream, is "
+            "not known",
+            PlanWarning,
+            stacklevel=4,
+        )
+        return {}
+    widths = [_width(each) for each in (model, reference)]
+    planned = {name: _planned(model, name, factor, widths, base is not None) for name, factor in found.items()}
+    return {module: planned[name] for path, module in model.named_modules() if (name := of_all_blocks(path)) in planned}
+
+
+def _reference(model: nn.Module, base: Any) -> nn.Module | None:
+    """The base with the target's constants; without a base the target at half its width, None if that cannot be."""
+    entries = entries_of(model.config)
+    if base is None:
+        try:
+            return on_meta(config_of(at_half_width(entries), like=model), like=model)
+        except ValueError:
+            return None
+    config = config_of(base, like=model)
+    small = entries_of(config)
+    changed = {
+        key: value
+        for key, value in entries.items()
+        if isinstance(value, bool | float) and isinstance(small.get(key), bool | float) and small[key] != value
+    }
+    return on_meta(config_of({**small, **changed}, like=model) if changed else config, like=model)
+
+
+def _width(model: nn.Module) -> int:
+    return int(model.get_input_embeddings().weight.shape[1])  # type: ignore[operator]
+
+
+# -- the residual stream -----------------------------------------------------------------------------------------------
+
+
+def _refuse_what_is_on_the_stream(flows: Sequence[Flow]) -> None:
+    for flow in flows:
+        if not flow.is_sum:
+            named = ", ".join(dict.fromkeys(of_all_blocks(path) for path in flow.on_stream))
+            reason = f"{named} stands on the residual stream" if named else "something else changes the residual stream"
+            raise ValueError(
+                f"{of_all_blocks(flow.path)} does not only add to its input what its branches give: "
+                f"{reason}, and no residual factor damps what that does in deep models"
+            )
+
+
+def _effective(sizes: Sequence[Size], flows: Sequence[Flow]) -> list[Size]:
+    """Sizes with those of what is added to the stream, in place of what branches give; and how much a block keeps."""
+    shares: dict[tuple[int | None, str], float] = {}
+    kept = []
+    for number, flow in enumerate(flows):
+        kept.append(Size(f"{of_all_blocks(flow.path)}.{KEPT}", number, abs(flow.kept), 0))
+        shares.update({(number, path): share for path, share in flow.added.items()})
+    return kept + [
+        replace(size, rms=size.rms * abs(shares.get((size.block, size.place.removesuffix(f".{WRITTEN}")), 1.0)))
+        for size in sizes
+    ]
+
+
+# -- factors that depend on sizes --------------------------------------------------------------------------------------
+
+
+_Places = dict[str, list[Size]]
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """A place where numbers at the target are ``ratio`` times those at the reference; None if blocks disagree."""
+
+    place: str
+    ratio: float | None
+    ran: int
+
+    @property
+    def title(self) -> str:
+        owner, _, last = self.place.rpartition(".")
+        titles = {
+            STREAM: f"the residual stream that comes into {owner}",
+            KEPT: f"the part of the residual stream that {owner} keeps",
+            WRITTEN: f"what {owner} adds to the residual stream",
+            LOGITS: "what is a logit",
+        }
+        return titles.get(last, f"what {owner if last == 'weight' else self.place} gets")
+
+
+class _Comparison:
+    """A rehearsal at the target, compared with one at the reference."""
+
+    def __init__(self, at_target: Rehearsal, at_reference: Rehearsal) -> None:
+        self.at_target, self._at_reference = at_target, at_reference
+        self.flows = at_target.flows()
+        self._reference_flows = at_reference.flows()
+        self._references: dict[int, dict[int | None, _Places]] = {}
+        # Some models rescale the stream by the number of the block: then blocks of one number are compared.
+        self._is_uniform = all(
+            max(values) - min(values) <= _TOLERANCE
+            for values in zip(*map(_numbers, [*self.flows, *self._reference_flows]), strict=False)
+        )
+
+    def differences(self, factors: Mapping[str, float]) -> dict[str, _Difference]:
+        """The places of different sizes, in the order in which they are come to.
+
+        Where vectors do not fit the patterns of stand-ins, sizes depend on these, and what remains is looked at with
+        other patterns: a factor is the same with all of them.
+        """
+        logs = {seen: [value] for seen, value in self._logs(factors, 0).items()}
+        if all(abs(log) <= _TOLERANCE for [(log, _)] in logs.values()):
+            return {}
+        for pattern in range(1, _PATTERNS):
+            for seen, value in self._logs(factors, pattern).items():
+                logs[seen].append(value)
+        ratios: dict[str, list[float | None]] = {}
+        first: dict[str, int] = {}
+        for (place, *_), values in logs.items():
+            ratio = _common([log for log, _ in values])
+            if ratio != 1.0:
+                ratios.setdefault(place, []).append(ratio)
+                first[place] = min(first.get(place, values[0][1]), values[0][1])
+        return {
+            place: _Difference(place, _agreed(ratios[place]), first[place])
+            for place in sorted(first, key=first.__getitem__)
+        }
+
+    def _logs(self, factors: Mapping[str, float], pattern: int) -> dict[tuple[str, int | None, int], tuple[float, int]]:
+        """The logarithm of each size over that at the reference, and how many modules had run before."""
+        if pattern not in self._references:
+            sizes = self._at_reference.sizes(pattern=pattern)
+            self._references[pattern] = _by_block(_effective(sizes, self._reference_flows))
+        reference, logs = self._references[pattern], {}
+        target = _by_block(_effective(self.at_target.sizes(factors, pattern), self.flows))
+        for block, places in target.items():
+            partner = self._partner(reference, block, places)
+            for place, sizes in places.items():
+                before = reference[partner].get(place)
+                if before is None or (self._of_number(place) and partner != block):
+                    continue
+                for number, size in enumerate(sizes):
+                    old = before[min(number, len(before) - 1)]
+                    log = math.log(max(size.rms, _LEAST) / max(old.rms, _LEAST))
+                    logs[place, block, number] = log, size.ran
+        return logs
+
+    def _partner(self, reference: Mapping[int | None, _Places], block: int | None, places: _Places) -> int | None:
+        """The block of the reference that has most of these places, of the same number if it can be."""
+        return max(reference, key=lambda number: (len(reference[number].keys() & places), number == block))
+
+    def _of_number(self, place: str) -> bool:
+        """Whether a size may depend on the number of the block."""
+        return not self._is_uniform and place.rpartition(".")[2] in (STREAM, KEPT, WRITTEN)
+
+
+def _by_block(sizes: Sequence[Size]) -> dict[int | None, _Places]:
+    blocks: dict[int | None, _Places] = {}
+    for size in sizes:
+        blocks.setdefault(size.block, {}).setdefault(size.place, []).append(size)
+    return blocks
+
+
+def _numbers(flow: Flow) -> list[float]:
+    return [flow.kept, *flow.added.values()]
+
+
+def _common(logs: Sequence[float]) -> float | None:
+    """The ratio that several patterns show: 1 if they differ by more among themselves, None if it is not clear."""
+    mean, spread = sum(logs) / len(logs), max(logs) - min(logs)
+    if abs(mean) <= max(_TOLERANCE, spread):
+        return 1.0
+    return math.exp(mean) if spread <= _TOLERANCE else None
+
+
+def _agreed(ratios: Sequence[float | None]) -> float | None:
+    """The ratio in all blocks, None if they have several."""
+    known = [ratio for ratio in ratios if ratio is not None]
+    is_one = len(known) == len(ratios) and max(known) <= (1 + _TOLERANCE) * min(known)
+    return known[0] if is_one else None
+
+
+def _found(comparison: _Comparison) -> dict[str, float]:
+    """The factors on outputs that make all sizes those of the reference, by the names of modules for all blocks."""
+    factors: dict[str, float] = {}
+    differences = comparison.differences(factors)
+    while differences:
+        first = next(iter(differences.values()))
+        for name in _candidates(comparison.at_target, first):
+            assert first.ratio is not None
+            tried = {**factors, name: factors.get(name, 1.0) * _simple(1 / first.ratio)}
+            left = comparison.differences(tried)
+            if left.keys() <= differences.keys() - {first.place}:
+                factors, differences = tried, left
+                break
+        else:
+            much = "other numbers" if first.ratio is None else f"numbers {first.ratio:.4g} times those"
+            raise ValueError(
+                f"{first.title} has {much} of a model of other sizes: its forward pass has a factor that depends on "
+                "sizes, and no factor on the output of a module takes it out"
+            )
+    return factors
+
+
+def _candidates(at_target: Rehearsal, difference: _Difference) -> Iterator[str]:
+    """The modules whose outputs may carry the difference: the one that multiplies there, and those that ran before."""
+    if difference.ratio is None:
+        return
+    owner, _, last = difference.place.rpartition(".")
+    names = [owner] if last == WRITTEN or owner in at_target.linear else []
+    names += reversed(at_target.finished[: difference.ran])
+    yield from [name for name in dict.fromkeys(names) if name][:_MOST_CANDIDATES]
+
+
+def _simple(ratio: float) -> float:
+    """The root of a simple fraction, if a ratio is one up to rounding."""
+    fraction = Fraction(ratio**2).limit_denominator(4096)
+    root = math.sqrt(fraction)
+    return root if abs(root / ratio - 1) < 1e-5 else ratio
+
+
+def _planned(model: nn.Module, name: str, factor: float, widths: Sequence[int], has_base: bool) -> PlannedFactor:
+    width, width_before = widths
+    is_embedding = model.get_submodule(name) is model.get_input_embeddings() if "*" not in name else False  # type: ignore[operator]
+    if is_embedding and math.isclose(factor, (width_before / width) ** 0.5, rel_tol=_TOLERANCE):
+        return EMBEDDINGS
+    if not has_base:
+        raise ValueError(
+            f"the forward pass multiplies what {name} gives by a factor that depends on sizes, {1 / factor:.4g} times "
+            "that at half the width: pass base, the config of the model that was tuned"
+        )
+    return PlannedFactor("scaled embedding" if is_embedding else "own factor", partial(_constant, factor))
+
+
+def _constant(factor: float, plan: Plan) -> float:
+    return factor if plan.setting.scheme.averages else 1.0

@@ -1,0 +1,329 @@
+"""Rehearsals: runs of a model with stand-ins for its weights, which record how large the numbers are at every place.
+
+A place is what a matrix, the experts or attention multiply, what comes into a block, what its branches write to the
+residual stream, and the logits. The branches write nothing in a rehearsal, so that the stream is the same before every
+block, or else given vectors, so that it can be read from what leaves a block how much of each is added.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from mssp.hf.factors import blocks_of, stream_writers
+from mssp.hf.stand_ins import NotRunnableError, Stage, StandIn, stand_ins
+from mssp.hf.vocabulary import for_all_blocks, of_all_blocks
+
+_TOKENS = 8
+_SMALL = 1e-3  # products of queries and keys that may be zero up to rounding
+_MASKED = -1e6  # logits of attention below this are those of tokens that are not attended to
+STREAM, WRITTEN, KEPT, LOGITS = "stream", "written", "kept", "logits"
+_REST = 1e-3  # the part of what leaves a block that rounding may leave unexplained
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the numbers are at one place: ``place`` stands for the same place in every block."""
+
+    place: str
+    block: int | None
+    rms: float
+    ran: int  # how many modules had finished then
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What a block makes of the stream: ``kept`` times what comes in, and ``added`` times what each writer gives.
+
+    ``rest`` is the part of what comes out that is neither, and ``on_stream`` the modules by whose output it is
+    explained.
+    """
+
+    path: str
+    kept: float
+    added: Mapping[str, float]
+    rest: float
+    on_stream: Sequence[str]
+
+    @property
+    def is_sum(self) -> bool:
+        return self.rest <= _REST
+
+
+class Rehearsal:
+    """Runs one model, any number of times, in the context :func:`rehearsal`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._paths = {module: path for path, module in model.named_modules()}
+        self._blocks = list(blocks_of(model))
+        self._writers = {block: stream_writers(block) for block in self._blocks}
+        self._log: list[tuple[str, int | None, Tensor, int]] = []
+        self._running: list[str] = []
+        self._block: list[int] = []
+        self._flows: list[Flow] = []
+        self.finished: list[str] = []  # modules with parameters, in order, by their names for all blocks
+        self.linear = {
+            of_all_blocks(path)
+            for path, module in model.named_modules()
+            if type(module).forward is nn.Linear.forward and module.bias is None
+        }
+        self._factors: Mapping[str, float] = {}
+        self.stage = Stage(self.log)
+
+    def log(self, name: str, x: Tensor) -> None:
+        """Note how large numbers are that come to a parameter or a module."""
+        owner = name.rpartition(".")[0]
+        runs = self._running[-1:] == [owner]  # and not another module that shares the parameter
+        self._note(name, x, self._factors.get(of_all_blocks(owner), 1.0) if runs else 1.0)
+
+    def _note(self, place: str, x: Tensor, factor: float = 1.0) -> None:
+        if x.is_floating_point():
+            size = x.float().square().mean().sqrt() * factor
+            block = self._block[-1] if self._block else None
+            self._log.append((for_all_blocks(place), block, size, len(self.finished)))
+
+    def sizes(self, factors: Mapping[str, float] | None = None, pattern: int = 0) -> list[Size]:
+        """Run with branches that write nothing. ``factors`` multiply outputs of modules, by their names for all blocks.
+
+        At a matrix that a module multiplies by, its own factor counts as if it were on what comes in.
+        """
+        self._factors = factors = factors or {}
+        self.stage.pattern = pattern
+        into: dict[nn.Module, Tensor] = {}
+        names = {module: of_all_blocks(path) for module, path in self._paths.items()}
+        writers = {writer for of_block in self._writers.values() for writer in of_block}
+
+        def finished(module: nn.Module, output: Any) -> Any:
+            if (factor := factors.get(names[module])) is not None:
+                output = _with_first(output, _first(output) * factor)
+            if module in into:  # nobody knows what writes to the stream in this block
+                return _with_first(output, into.pop(module))
+            if module not in writers:
+                return output
+            self._note(f"{self._paths[module]}.{WRITTEN}", _first(output))
+            return _with_first(output, torch.zeros_like(_first(output)))
+
+        def entered(block: nn.Module, x: Tensor) -> None:
+            self._note(f"{self._paths[block]}.{STREAM}", x)
+            if not self._writers[block]:
+                into[block] = x
+
+        with _Watch(self._note_of_function):
+            logits = self._run(entered, finished)
+        self._note(LOGITS, logits)
+        return self._taken()
+
+    def flows(self) -> list[Flow]:
+        """Run with gains that are drawn at random, and with given vectors in place of what branches write.
+
+        Nothing is known where it is not known which modules write.
+        """
+        if not all(self._writers.values()):
+            return []
+        generator = torch.Generator("cpu").manual_seed(0)
+        vectors = {
+            parameter: parameter.clone()
+            for module in self._paths
+            for parameter in module._parameters.values()
+            if parameter is not None and not isinstance(parameter, StandIn)
+        }
+        for parameter in vectors:
+            parameter.add_(torch.rand(parameter.shape, generator=generator) - 0.5)
+        writer_of = {writer: block for block, writers in self._writers.items() for writer in writers}
+        into: dict[nn.Module, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
+
+        def finished(module: nn.Module, output: Any) -> Any:
+            if module in writer_of:
+                given = torch.randn(_first(output).shape, generator=generator)
+                output = _with_first(output, given)
+            y = _first(output)
+            if module in into:
+                self._flows.append(self._flow(module, into.pop(module), y, outputs))
+                outputs.clear()
+            elif into and isinstance(y, Tensor):
+                outputs[self._paths[module]] = y
+            return output
+
+        self._flows = []
+        self._run(lambda block, x: into.update({block: x.clone()}), finished)
+        for parameter, before in vectors.items():
+            parameter.copy_(before)
+        return self._flows
+
+    def _flow(self, block: nn.Module, x: Tensor, y: Tensor, outputs: Mapping[str, Tensor]) -> Flow:
+        """What came out of a block as a sum of what came in and of what its writers gave."""
+        writers = [self._paths[writer] for writer in self._writers[block] if self._paths[writer] in outputs]
+        terms = [x, *(outputs[path] for path in writers)]
+        shares, rest = _as_sum(y, terms)
+        on_stream: Sequence[str] = ()
+        if rest > _REST:
+            fits = {
+                path: _as_sum(y, [*terms, output])[1]
+                for path, output in outputs.items()
+                if path not in writers and output.shape == y.shape
+            }
+            on_stream = [path for path, left in fits.items() if left <= _REST]
+        added = {of_all_blocks(path): share for path, share in zip(writers, shares[1:], strict=True)}
+        return Flow(self._paths[block], shares[0], added, rest, on_stream)
+
+    def _taken(self) -> list[Size]:
+        log = self._log
+        values = torch.stack([size for _, _, size, _ in log]).tolist() if log else []
+        if not all(map(math.isfinite, values)):
+            first = next(entry for entry, value in zip(log, values, strict=True) if not math.isfinite(value))
+            raise NotRunnableError(f"what comes to {first[0]} is not finite")
+        return [Size(place, block, value, ran) for (place, block, _, ran), value in zip(log, values, strict=True)]
+
+    def _note_of_function(self, name: str, x: Tensor) -> None:
+        self._note(".".join([*self._running[-1:], name]), x)
+
+    def _run(self, entered: Callable[[nn.Module, Tensor], None], finished: Callable[[nn.Module, Any], Any]) -> Tensor:
+        numbers = {block: number for number, block in enumerate(self._blocks)}
+
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._running.append(self._paths[module])
+            if module in numbers:
+                self._block.append(numbers[module])
+                entered(module, _entering(args, kwargs))
+
+        def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            result = finished(module, output)
+            self._running.pop()
+            if module in numbers:
+                self._block.pop()
+            if module._parameters or any(True for _ in module.children()):
+                self.finished.append(of_all_blocks(self._paths[module]))
+            return result
+
+        self._running, self._block, self._log, self.finished = [], [], [], []
+        handles = []
+        for module in self._paths:
+            handles += [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)]
+        try:
+            takes = inspect.signature(type(self._model).forward).parameters
+            quiet = {"use_cache": False} if "use_cache" in takes else {}
+            tokens = torch.arange(1, 1 + _TOKENS, device="cpu").view(1, _TOKENS)
+            output = self._model(tokens, **quiet)
+        except NotRunnableError:
+            raise
+        except Exception as error:  # whatever the code of a model raises
+            reason = " ".join(str(error).splitlines()[:1]) or type(error).__name__
+            raise NotRunnableError(f"{type(self._model).__name__} does not run with stand-ins: {reason}") from error
+        finally:
+            for handle in handles:
+                handle.remove()
+        found = getattr(output, "logits", None)
+        logits: Tensor = _first(output) if found is None else found
+        return logits
+
+
+_REST = 1e-3
+
+
+@contextmanager
+def rehearsal(model: nn.Module) -> Iterator[Rehearsal]:
+    """A model that can be run with stand-ins, on the CPU, whatever the settings of the caller."""
+    run = Rehearsal(model)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with (
+            torch.no_grad(),
+            torch.device("cpu"),
+            torch.autocast("cpu", enabled=False),
+            torch.random.fork_rng(devices=[]),
+            stand_ins(model, run.stage),
+        ):
+            yield run
+    finally:
+        torch.set_default_dtype(default)
+
+
+class _Watch(TorchFunctionMode):
+    """Notes the operands of products of two tensors (queries, keys, values), and what comes between these and softmax.
+
+    How large products of queries and keys are says little, since it depends on the patterns of stand-ins. What they are
+    multiplied by is compared with the size of a head to the power of -1/2: growth is for heads of one size.
+    """
+
+    def __init__(self, note: Callable[[str, Tensor], None]) -> None:
+        super().__init__()
+        self._note = note
+        self._product: Tensor | None = None
+        self._head = 1.0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), dict(kwargs or {})
+        if name == "softmax":
+            self._note_softmax(args[0] if args else kwargs["input"])
+        if name not in _OPERANDS:
+            return func(*args, **kwargs)
+        operands = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        result = func(*args, **kwargs)
+        if any(isinstance(each, StandIn) for each in operands):
+            return result
+        for place, operand in enumerate(operands[: _OPERANDS[name]]):
+            if not _is_attention(operand):
+                self._note(f"{name} {place}", operand)
+        if name == "scaled_dot_product_attention":
+            scale = kwargs.get("scale")
+            relative = 1.0 if scale is None else float(scale) * operands[0].shape[-1] ** 0.5
+            self._note(f"{name} scale", torch.tensor(relative))
+        self._product, self._head = result, float(operands[0].shape[-1])
+        return result
+
+    def _note_softmax(self, x: Tensor) -> None:
+        before, self._product = self._product, None
+        if x.dim() < 4:
+            self._note("softmax", x)
+        elif before is not None and before.shape == x.shape:
+            attended = x > _MASKED
+            size = before[attended].square().mean().sqrt()
+            if size > _SMALL:
+                self._note("softmax", x[attended].square().mean().sqrt() / size * self._head**0.5)
+
+
+def _is_attention(x: Tensor) -> bool:
+    """Whether numbers are the shares of tokens in what others attend to."""
+    return x.dim() > 3 and bool((x >= 0).all()) and bool((x.sum(-1) < 1 + _REST).all())
+
+
+# Functions that multiply tensors, and how many of their arguments are to be noted.
+_OPERANDS = {"scaled_dot_product_attention": 3, "matmul": 2, "__matmul__": 2, "bmm": 2, "einsum": 2}
+
+
+def _as_sum(y: Tensor, terms: Sequence[Tensor]) -> tuple[list[float], float]:
+    """The shares of terms in a sum, by least squares, and the part of it that they do not explain."""
+    columns = torch.stack([term.double().flatten() for term in terms], 1)
+    target = y.double().flatten()
+    shares = torch.linalg.lstsq(columns, target).solution
+    rest = (target - columns @ shares).norm() / target.norm().clamp(min=1e-30)
+    return shares.tolist(), float(rest)
+
+
+def _entering(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """The stream that comes into a block."""
+    for each in (*args, *kwargs.values()):
+        if isinstance(each, Tensor) and each.is_floating_point():
+            return each
+    raise NotRunnableError("a block gets no tensor that could be the residual stream")
+
+
+def _first(output: Any) -> Any:
+    return output[0] if isinstance(output, tuple | list) else output
+
+
+def _with_first(output: Any, first: Tensor) -> Any:
+    return (first, *output[1:]) if isinstance(output, tuple) else first
