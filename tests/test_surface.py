@@ -184,8 +184,11 @@ def test_a_document_has_these_keys(name: str) -> None:
 
 
 def test_schemas_list_the_same_keys() -> None:
-    # A plan for a growth that is none of the paper's has κ, and one says if gates sum to one.
-    assert schema_keys("planning/plan.schema.json") == {*PLAN[""].split(), "kappa", "gates_sum_to_one", "sides"}
+    # A plan for a growth that is none of the paper's has κ, one says if gates sum to one, one over configs has sides
+    # and says, where K grows, what becomes of a load-balancing loss.
+    assert schema_keys("planning/plan.schema.json") == {
+        *PLAN[""].split(), "kappa", "gates_sum_to_one", "sides", "load_balance",
+    }  # fmt: skip
     # A check over depths has these instead of widths, and one with --numerics says more.
     assert schema_keys("coordcheck/check.schema.json") == {*CHECK[""].split(), "depths", "numerics"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,6 +242,12 @@ def test_schemes_without_factors_leave_it() -> None:
 def test_a_plan_says_it() -> None:
     plan = plan_of()
     assert (plan.multiplier("load_balance"), plan.multiplier("load_balance", relative=True)) == (0.25, 0.5)
+    over_configs = mssp.hf.plan(config_of("olmoe", TARGET), config_of("olmoe", BASE), lr=1e-3).json()
+    assert json.loads(over_configs)["load_balance"] == 0.5
+    assert mssp.Plan.from_json(over_configs).json() == over_configs
+    with pytest.raises(ValueError, match="corrupt plan file: load_balance is not what its settings give"):
+        mssp.Plan.from_json(over_configs.replace('"load_balance": 0.5', '"load_balance": 0.25'))
+    assert "load_balance" not in plan.json()  # which is to the letter what it was
     table = mssp.hf.by_name(plan, config_of("olmoe", TARGET), config_of("olmoe", BASE))
     line = "router_aux_loss_coef 0.005 = 0.01 × 0.5  (a load-balancing loss that is 4 at uniform routing)"
     assert f"  {line}" in str(table).splitlines()

@@ -84,7 +84,8 @@ REASONS: dict[str, Reason] = {
     "router": Reason(
         what="from the stream to one logit per expert (N -> M)",
         why="A logit must be, and must change by, order 1. Its gradient goes through one expert's weight in the sum, "
-        "which the aggregation multiplier makes 1/K.",
+        "which the aggregation multiplier makes 1/K. A load-balancing loss beside it keeps its coefficient if it is 1 "
+        "at uniform routing at every size; that of one which is K there, as in transformers, goes with 1/K.",
         where="Table 1, rows Router; Section 'A More Fundamental Desideratum', Regime I",
         by_regime={
             I: "M is fixed, so the router is a readout: std 1/N in muP. MSSP starts it at zero: the part of the "

@@ -33,7 +33,7 @@ _SETTINGS = (
 )  # fmt: skip
 # Settings that were added later, with their defaults. A file has one only where it differs, so that hashes stay.
 _LATER_SETTINGS: dict[str, Any] = {"rest_lr": None, "gates_sum_to_one": False, "sides": {}}
-_NUMBERS = ("aggregation", "residual", "kappa", "roles", "warnings", "version", "hash")
+_NUMBERS = ("aggregation", "residual", "kappa", "load_balance", "roles", "warnings", "version", "hash")
 
 
 def dumps(plan: Plan) -> str:
@@ -43,12 +43,14 @@ def dumps(plan: Plan) -> str:
 def document(plan: Plan) -> dict[str, Any]:
     """The plan as plain data, in the order of the published schema."""
     entries = settings(plan)
+    load_balance = plan.multiplier("load_balance", relative=True)
     return {
         **{name: entries.pop(name) for name in _SETTINGS[:8]},
         "aggregation": plan.multiplier("aggregation"),
         "residual": plan.multiplier("residual"),
         **entries,
         **({"kappa": plan.growth.kappa} if plan.growth is not None and plan.setting.regime is ANY else {}),
+        **({"load_balance": load_balance} if plan.sides and load_balance != 1 else {}),
         "roles": {role: {**values.json(), "power": _powers(plan, role)} for role, values in plan.roles.items()},
         "warnings": list(plan.warnings),
         "version": _version(plan),
