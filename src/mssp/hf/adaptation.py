@@ -102,7 +102,7 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     if small is not None and base_shape is not None and coefficients:
         layers = len([*moe_layers(small), *numbered_layers(small)])
         coefficients = as_tuned(coefficients, small, layers, base_shape.experts)
-    adapted = _Adapted(model, infos, named, shape, is_tied(model), base, base_shape, was_empty, coefficients)
+    adapted = _Adapted(model, infos, named, shape, is_tied(model), base, base_shape, was_empty, coefficients or [])
     if plan is not None:  # refuse it before anything is changed
         adapted.plan_multipliers(plan)
         for _, planned_factor in factors:

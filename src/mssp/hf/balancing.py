@@ -87,11 +87,11 @@ class Coefficient:
         return not self.name.startswith(_CONFIG)
 
 
-def coefficients_of(model: nn.Module, layers: int, experts: int) -> list[Coefficient]:
+def coefficients_of(model: nn.Module, layers: int, experts: int) -> list[Coefficient] | None:
     """The coefficients of a model's load-balancing losses, found by running the model's own forward pass.
 
     ``layers`` is the number of its MoE layers, ``experts`` that of the routed experts in each of them. Models without
-    such a loss have none, and a coefficient of 0 is none.
+    such a loss have none, and a coefficient of 0 is none. None stands for a loss whose coefficient is not known.
     """
     stub = _Stub(model, layers, experts)
     try:
@@ -99,6 +99,7 @@ def coefficients_of(model: nn.Module, layers: int, experts: int) -> list[Coeffic
     except Exception as error:  # any family's code, which was not made for this
         if getattr(model.config, _FLAG, False):
             _warn(f"the model's load-balancing loss could not be measured ({' '.join(str(error).split())}): {_REMEDY}")
+            return None
         return []
     if of_routing == 0:
         return []
@@ -111,6 +112,7 @@ def coefficients_of(model: nn.Module, layers: int, experts: int) -> list[Coeffic
     without = dict.fromkeys(numbers, 0.0)
     if abs(stub.of_routing(without)) > _NOTHING and stub.is_of_balance(without):
         _warn(f"the model adds a load-balancing loss, and its coefficient is no number that it holds: {_REMEDY}")
+        return None
     return found
 
 
@@ -140,7 +142,7 @@ def keep_coefficients(model: nn.Module, coefficients: Sequence[Coefficient], pla
     for each in coefficients:
         planned = each.planned(plan)
         for name in _places(each.name, each.entry):
-            _put(model, name, planned)
+            put(model, name, planned)
         kept[each.name] = {"entry": each.entry, "own": each.own, "planned": planned}
     if kept:
         getattr(model.config, STORED)[_KEPT] = kept
@@ -151,7 +153,7 @@ def restore_coefficients(model: nn.Module) -> None:
     for name, kept in _kept(model).items():
         for place in _places(name, kept["entry"]):
             if _is(read(model, place), kept["planned"]):
-                _put(model, place, kept["own"])
+                put(model, place, kept["own"])
 
 
 def leave_coefficients(model: nn.Module) -> None:
@@ -166,7 +168,8 @@ def read(model: nn.Module, name: str) -> Any:
     return getattr(_holder(model, holder), local, None)
 
 
-def _put(model: nn.Module, name: str, value: float) -> None:
+def put(model: nn.Module, name: str, value: Any) -> None:
+    """Set such a number."""
     holder, _, local = name.rpartition(".")
     setattr(_holder(model, holder), local, value)
 
@@ -281,7 +284,7 @@ class _Stub:
             logits[:, 0] += peak
             stub = self._with_outputs(tuple(logits.clone() for _ in range(self._layers)))
             for name, value in values.items():
-                _put(stub, name, value)
+                put(stub, name, value)
             tokens = torch.zeros(1, _TOKENS, dtype=torch.long)
             return float(type(stub).forward(stub, input_ids=tokens, labels=tokens, **{_FLAG: True}).loss)
 

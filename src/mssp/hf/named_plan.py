@@ -127,7 +127,7 @@ def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
         if isinstance(planned_factor := module.__dict__.get(RULE_ATTRIBUTE), PlannedFactor)
         and planned_factor.value(plan) != 1.0
     )
-    coefficients = tuple(each.text(plan) for each in model.__dict__.get(COEFFICIENTS, ()))
+    coefficients = tuple(each.text(plan) for each in model.__dict__.get(COEFFICIENTS) or ())
     return ByName(plan, rows, tuple(factors), coefficients)
 
 

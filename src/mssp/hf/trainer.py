@@ -37,6 +37,7 @@ from mssp.apply.description import name_cleaner, planned_parameters, unwrapped
 from mssp.apply.groups import check_schedule, inner_optimizer, optimizer_for, same_values
 from mssp.apply.protocols import DescribesItself
 from mssp.apply.verification import verify
+from mssp.hf.batch_parts import add_in_full, share_among_parts
 from mssp.planning import plan_file
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
@@ -156,6 +157,9 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
     with all weights and buffers of the checkpoint: those that the Trainer does not read back, which are stacked experts
     and the corrections of some routers, are read again.
 
+    What the model adds to its loss for balanced loads is added in shares by the parts of a batch whose gradients are
+    accumulated, where the Trainer would add it in full for each.
+
     The Trainer calls the trackers of ``report_to`` before the callbacks it is given. For a tracker to see the groups'
     rates, give it as a callback too, after this one (``callbacks=[PlanCallback(plan), TensorBoardCallback()]``).
 
@@ -186,6 +190,7 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
             )
         self._model = unwrapped(kwargs["model"])
         verify(self._model, optimizer, self.plan)
+        share_among_parts(self._model, args.gradient_accumulation_steps)
         if state.global_step:
             _read_missing_weights(self._model, args, state, saved["attributes"].get("weights", {}))
         else:
@@ -226,6 +231,8 @@ class PlanCallback(TrainerCallback, ExportableState):  # type: ignore[misc] # wh
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        if self._model is not None:
+            add_in_full(self._model)
         # The Trainer has read the best weights by now, without those that have another name on disk.
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
         if best is not None and self._model is not None and samples_of(self._model):
