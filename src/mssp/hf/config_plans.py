@@ -6,6 +6,7 @@ of every matrix. Without ``transformers`` a plan has no sides, and is made only 
 
 from __future__ import annotations
 
+import copy
 import warnings
 from importlib.util import find_spec
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from mssp._constraints import a_config, optional, takes
 from mssp.planning import plans
 from mssp.planning.configs import (
+    Config,
     entries_of,
     family_of,
     gates_sum_to_one,
@@ -51,7 +53,19 @@ def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
 
 def with_notes(carried: Plan, target: Any, base: Any = None) -> Plan:
     """The plan with warnings of what is in the configs and not in the paper; without a target's config, as it is."""
-    return carried if target is None else carried.with_warnings(outside_the_paper(base, target))
+    return carried if target is None else carried.with_warnings(outside_the_paper(base, target, _filled))
+
+
+def _filled(entries: Config) -> Config:
+    """The entries of a config with the family's defaults for those that it leaves out, where transformers has them."""
+    if family_of(entries) is None or find_spec("transformers") is None:
+        return entries
+    from mssp.hf.meta import config_of
+
+    try:
+        return {**config_of(copy.deepcopy(dict(entries))).to_dict(), **entries}
+    except ValueError:  # a family that is not known, of which the plan has no table by name either
+        return entries
 
 
 def with_sides(carried: Plan, target: Any, base: Any = None) -> Plan:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from mssp._constraints import positive_int
 from mssp._documents import refuse_deep, unique
+from mssp.planning.config_changes import changed_factors
 
 Config = Mapping[str, Any]
 
@@ -53,30 +54,13 @@ _SHARED_EXPERTS = (
     *_NUMBERS_OF_SHARED_EXPERTS, "shared_expert_intermediate_size", "shared_intermediate_size",
     "moe_shared_expert_intermediate_size",
 )  # fmt: skip
-# Entries that the theory holds fixed while a model grows.
-_HELD_FIXED = (
-    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "routed_scaling_factor", "norm_topk_prob", "scoring_func",
-    "tie_word_embeddings", "residual_multiplier", "logits_scaling", "attention_multiplier", "embedding_multiplier",
-    "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping",
-    "router_scaling_factor", "moe_routed_scaling_factor", "route_scale", "score_func", "route_norm", "n_group",
-    "topk_group", "num_expert_group", "topk_method", "use_qk_norm",
-)  # fmt: skip
 RENORMALISED_NOTE = (
     "gates are renormalised to sum to one: the paper's theory is for gates of their own (sigmoid) and an aggregation "
     "factor; such gates need no factor, and what moves the router is how experts differ from their mean"
 )
 _DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers")
-# Which layers have experts, beyond a number of dense ones first.
-_EVERY_FEW_LAYERS = (
-    "moe_layer_start_index", "moe_layer_interval", "moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step",
-    "expert_layer_period", "expert_layer_offset",
-)  # fmt: skip
-# A config that lacks such an entry, or has null, has none of these.
-_COUNTED = (*_NUMBERS_OF_SHARED_EXPERTS, *_DENSE_LAYERS)
 # Entries on which the sides of matrices depend, by words of their names.
 _SIDE = re.compile(r"intermediate|ffn|_rank$|num_(?:attention|linear|swa)\w*_heads$")
-# Sizes of parts that a model has or lacks. The parts may grow: only one that comes or goes is no growth.
-_PARTS = ("q_lora_rank",)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -229,10 +213,13 @@ def _check_divisions(entries: Config) -> None:
             raise ValueError(f"the model config contradicts itself: {smaller} is {less} of {larger} {more}{rest}")
 
 
-def outside_the_paper(base: Any, target: Any) -> list[str]:
-    """What the paper does not cover in a target's config, and in the step from the base's if there is one, in words."""
+def outside_the_paper(base: Any, target: Any, filled: Callable[[Config], Config] = dict) -> list[str]:
+    """What the paper does not cover in a target's config, and in the step from the base's if there is one, in words.
+
+    ``filled`` adds what a family has where its config leaves an entry out.
+    """
     after = entries_of(target)
-    messages = [] if base is None else _changes(entries_of(base), after)
+    messages = [] if base is None else _changes(entries_of(base), after, filled)
     if any(after.get(key) for key in _SHARED_EXPERTS):
         messages.append("shared experts are outside the paper's theory: they are planned as dense layers are")
     if gates_sum_to_one(after):
@@ -247,7 +234,7 @@ def gates_sum_to_one(config: Any) -> bool:
     return bool(flags[0]) if flags else family_of(entries) in _SHARES_OF_ONE
 
 
-def _changes(before: Config, after: Config) -> list[str]:
+def _changes(before: Config, after: Config, filled: Callable[[Config], Config]) -> list[str]:
     messages = []
     # A dense model counts as one expert that sees every token.
     old, new = (sizes.get("experts", 1) / sizes.get("active", 1) for sizes in (sizes_of(before), sizes_of(after)))
@@ -256,14 +243,7 @@ def _changes(before: Config, after: Config) -> list[str]:
             f"experts per active one, M/K, grow from {old:g} to {new:g}: "
             "ever sparser routing is a limit that the paper leaves open"
         )
-    fixed = [("the size of a head", _head_size(before), _head_size(after))]
-    fixed += [(key, before.get(key), after.get(key)) for key in (*_HELD_FIXED, *_EVERY_FEW_LAYERS)]
-    fixed += [(key, before.get(key) or 0, after.get(key) or 0) for key in _COUNTED if key in before and key in after]
-    parts = [(key, before.get(key) or "none", after.get(key) or "none") for key in _PARTS]
-    fixed += [(key, old, new) for key, old, new in parts if (old == "none") != (new == "none")]
-    for name, old, new in fixed:
-        if None not in (old, new) and old != new:
-            messages.append(f"{name} changes from {old} to {new}: the theory holds it fixed")
+    messages += changed_factors(filled(before), filled(after), {key for keys in _SIZES.values() for key in keys})
     if family_of(before) != family_of(after):
         messages.append(f"base and target are of different families: {family_of(before)}, {family_of(after)}")
     return messages
@@ -282,11 +262,3 @@ def refuse_uneven(target: Any, base: Any) -> None:
                 f"{key} goes from {old} to {new} while the width grows by {float(growth):g}: what that changes is seen "
                 "on the models, for which transformers is missing: install mssp[hf]"
             )
-
-
-def _head_size(entries: Config) -> Any:
-    """The size that the config states, or the heads' share of the width. Latent attention states parts of heads."""
-    if entries.get("head_dim") is not None or entries.get("v_head_dim") is not None:
-        return entries.get("head_dim")
-    width, heads = entries.get("hidden_size"), entries.get("num_attention_heads")
-    return width // heads if type(width) is int and type(heads) is int and heads else None
