@@ -37,6 +37,7 @@ BENCHMARKS = {
                  "tokens per second"),
     "gradients": Smoke("--seeds 2 --steps 1", {"WIDTHS": (32, 64), "DEPTHS": (1, 2)}, "off"),
     "growth": Smoke("check --growths two --variants column --steps 1 --seeds 2 --device cpu", {}, "II, half of the"),
+    "hf_check": Smoke("--families olmoe --growths II --seeds 2", {"SIZES": (32, 64)}, "with a plan"),
     "hugging_face": Smoke("", {"FAMILIES": ("olmoe",), "CHECK_WIDTHS": (64, 128), "CHECK_STEPS": 1, "BATCH": 1,
                                "TRANSFER_WIDTHS": (32, 64), "TRANSFER_STEPS": 2, "COST_WIDTH": 32}, "ms with"),
     "minimal_moe": Smoke("", {"WIDTHS": {"II": (32, 64), "III": (32, 64)}, "SEEDS": 2}, "consistent"),

@@ -56,18 +56,10 @@ def checked(pair: str, **how: object) -> Check:
         return mssp.check(build, shapes, batches, plan, seeds=3, **how)  # type: ignore[arg-type]
 
 
-# What one expert's update does is still falling to its order where experts have some tens of units.
-FINITE = {"qwen3-235b", "deepseek-v3"}
-
-
 @pytest.mark.parametrize("pair", SMALL)
 def test_the_growth_of_a_released_pair_passes(pair: str) -> None:
     check = checked(pair)
     off = {str(quantity.name): quantity.judged for quantity in check.off}
-    if pair in FINITE:
-        fall = off.pop("effective/expert_out")
-        assert fall is not None
-        assert -0.35 < fall.value < -0.2
     assert not off, str(check)
     for name in ("weights/expert_out", "weights/router", "eps/expert_in", "aggregate/init"):
         assert check.quantities[name].verdict == "ok", name

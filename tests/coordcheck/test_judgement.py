@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mssp
+from mssp import Shape
 from mssp._estimates import Estimate
 from mssp.coordcheck.judgement import Judged, judged_quantities
 from mssp.coordcheck.series import Numbers
-from mssp.theory.expected import Theory
+from mssp.planning.recipe import without_plan_warnings
+from mssp.theory.expected import Prediction, Theory
 from mssp.theory.propagation import Exponent
 from tests.coordcheck.synthetic import SIZES, SPREAD, law, plans, series, theory
 
@@ -300,3 +303,54 @@ def test_a_simulation_speaks_where_the_paper_is_silent_and_of_the_first_update_a
     # The paper takes precedence, and the simulation predicts only terms of the paper.
     assert judged("aggregate/init", law(-0.5), simulated).predicted[0].source == "paper"  # type: ignore[union-attr]
     assert simulated.prediction("update/router", 0) is None
+
+
+# -- sums of finitely many terms ---------------------------------------------------------------------------------------
+
+
+def few_aligned_terms(planted: float) -> dict[str, Numbers]:
+    """What Regime III's expert_out does to its output where 1 % of the sum's square is aligned, and what shows it.
+
+    ``planted`` is a power of the width by which the learning rate is wrong.
+    """
+    sizes, hidden = np.array(SIZES)[:, None, None], np.array([32.0, 64.0, 128.0])[:, None, None]
+    beside = np.sqrt(hidden * (1 + (hidden - 1) * 0.01)) / hidden
+    update = law(planted, start=2) / hidden
+    assert np.array_equal(sizes // 2, hidden)
+    return {
+        "update/expert_out": update,
+        "alignment/p/expert_out": beside * hidden * law(0.0, start=2, spread=(0.0, 0.0, 0.0)),
+        "effective/expert_out": update * hidden * beside,
+    }
+
+
+@pytest.mark.parametrize(("planted", "verdict"), [(0.0, "ok"), (0.5, "off"), (-0.5, "off")])
+def test_a_sum_that_is_still_falling_to_its_order(planted: float, verdict: str) -> None:
+    quantities = judged_quantities(series(few_aligned_terms(planted)), finite_theory())
+    quantity = quantities["effective/expert_out"]
+    assert quantity.judged is not None
+    assert quantity.judged.value == pytest.approx(-0.3 + planted, abs=0.02)
+    assert (quantity.verdict, quantity.stable) == (verdict, verdict == "ok")
+    assert quantity.expected_power == pytest.approx(-0.3, abs=0.02)  # whatever is planted
+
+
+def test_a_sum_without_a_measured_alignment_is_judged_by_its_order() -> None:
+    values = few_aligned_terms(0.0)
+    del values["alignment/p/expert_out"]
+    quantity = judged_quantities(series(values), finite_theory())["effective/expert_out"]
+    assert (quantity.verdict, quantity.expected_power) == ("off", 0.0)
+
+
+def finite_theory() -> Theory:
+    with without_plan_warnings():
+        shapes = {n: Shape(n, n // 2, n // 16, n // 32, 1) for n in SIZES}
+        return Theory({n: mssp.plan(shape, regime="III", lr=0.1) for n, shape in shapes.items()})
+
+
+def test_a_bend_that_was_measured_is_not_laid_to_finite_sums_too() -> None:
+    """With four sizes the slope at large sizes is estimated, and must be of the order itself."""
+    prediction = Prediction(Exponent(Fraction(0)), "paper").at_finite_sizes(Fraction(-3, 10))
+    assert prediction.exponent == Exponent(Fraction(-3, 10))
+    assert prediction.of_large_sizes == Exponent(Fraction(0))
+    zero = Prediction(Exponent(None), "paper")
+    assert zero.at_finite_sizes(Fraction(-3, 10)) == zero

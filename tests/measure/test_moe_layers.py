@@ -114,3 +114,37 @@ def test_a_monitor_sees_inside_stacked_experts() -> None:
     inside = ("effective/expert_in", "propagating/expert_out", "aggregate/effective", "backward/A5", "experts/distance")
     assert all(first[name] == 0 and last[name] > 0 for name in inside)
     assert 1 <= last["router/load"] <= 3  # two of six experts active: at most three times the mean
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_what_an_expert_does_is_measured_on_the_tokens_that_it_gets(family: str) -> None:
+    """As it is where each expert is a module of its own, which sees no other tokens."""
+    torch.manual_seed(0)
+    block = moe_block(family, "eager")
+    start = copy.deepcopy(block)
+    with torch.no_grad():
+        for parameter in block.get_submodule("experts").parameters():  # the routing stays
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    x = torch.randn(1, 7, 16, dtype=torch.float64)
+    first_layer, layer = the_layer(start), the_layer(block)
+    (before, _), (now, _) = run(start, first_layer, x), run(block, layer, x)
+    first, last = first_layer.moment(before, wide_copy), layer.moment(now, wide_copy)
+    terms = expert_terms(first, last, layer.hidden, [])
+
+    chosen = layer.routings(now)[0].chosen
+    assert chosen is not None
+    update = last.weights.w_out - first.weights.w_out
+    rows: dict[str, list[Tensor]] = {"effective/expert_out": [], "activation/expert_in": [], "input/expert_out": []}
+    for token, experts_of_token in enumerate(chosen.tolist()):
+        for expert in experts_of_token:
+            pre = last.pre[0, token, expert]
+            hidden = layer.hidden(pre)
+            rows["activation/expert_in"].append(pre)
+            rows["input/expert_out"].append(hidden)
+            rows["effective/expert_out"].append(hidden @ update[0, expert])
+    for name, of_pairs in rows.items():
+        by_hand = torch.stack(of_pairs).square().mean().sqrt()
+        torch.testing.assert_close(terms.sizes[name][0], by_hand, rtol=1e-6, atol=0.0, msg=name)
+    gates = last.gates[0].gather(1, chosen) * last.aggregation
+    entering = torch.stack(rows["input/expert_out"]) * gates.reshape(-1, 1)
+    torch.testing.assert_close(terms.sizes["input/aggregate"][0], entering.square().mean().sqrt(), rtol=1e-6, atol=0.0)

@@ -39,3 +39,14 @@ def test_room_is_made_for_the_router_alone_and_on_one_side() -> None:
     faithful = shares.prediction("faithfulness/router", 3)
     assert faithful is not None
     assert faithful.exponent == Exponent(Fraction(1, 2), Fraction(1, 2) + room)
+
+
+def test_a_readout_that_is_the_embedding_starts_as_a_random_sum() -> None:
+    few = plans((64, 128, 256))
+    usual, tied = Theory(few), Theory(few, tied_readout=True)
+    before, after = usual.prediction("activation/readout", 3), tied.prediction("activation/readout", 3)
+    assert before is not None
+    assert after is not None
+    assert (before.exponent, after.exponent) == (Exponent(Fraction(0)), Exponent(Fraction(0), Fraction(1, 2)))
+    for name in ("activation/expert_in", "effective/readout", "features/delta", "backward/effective/readout"):
+        assert usual.prediction(name, 3) == tied.prediction(name, 3)

@@ -99,7 +99,7 @@ def judged_quantities(series: Series, theory: Theory) -> dict[str, Judged]:
 def _judged(name: Quantity, series: Series, theory: Theory) -> Judged:
     values, sizes = series.values[name], series.sizes
     steps = range(series.steps + 1)
-    predicted = tuple(theory.prediction(name, step) for step in steps)
+    predicted = tuple(_prediction(name, step, series, theory) for step in steps)
     unjudged = Judged(
         name,
         tuple(_exponent(sizes, values[:, step]) for step in steps),
@@ -130,6 +130,14 @@ def _judged(name: Quantity, series: Series, theory: Theory) -> Judged:
     return replace(unjudged, judged=worst.measured, expected=worst.expected, verdict=verdict)
 
 
+def _prediction(name: Quantity, step: int, series: Series, theory: Theory) -> Prediction | None:
+    """What is expected at the sizes of the series; a simulation has finite sizes of its own."""
+    prediction = theory.prediction(name, step)
+    if prediction is None or prediction.source == "simulated":
+        return prediction
+    return prediction.at_finite_sizes(theory.excess(name, series.values))
+
+
 def _judged_tie(unjudged: Judged, distinct: npt.NDArray[np.bool_], theory: Theory) -> Judged:
     """Judges whether experts start equal: they should if the scheme ties them, and differ if it does not."""
     if theory.tied and distinct.any():
@@ -141,10 +149,10 @@ def _judged_tie(unjudged: Judged, distinct: npt.NDArray[np.bool_], theory: Theor
 
 def _rounded_away(name: Quantity, series: Series, step: int) -> bool:
     """Whether updates were lost in the rounding of their weights, so that no learning rate can be read off them."""
-    if name.kind is not RATE or not series.values[WEIGHTS(name.of)].any():
+    weights = series.values.get(WEIGHTS(name.of)) if name.kind is RATE else None
+    if weights is None or not weights.any():
         return False
-    update, weights = (series.values[kind(name.of)][:, step] for kind in (UPDATE, WEIGHTS))
-    return bool((update < _SMALLEST_UPDATE * weights).any())
+    return bool((series.values[UPDATE(name.of)][:, step] < _SMALLEST_UPDATE * weights[:, step]).any())
 
 
 class _Miss(NamedTuple):
@@ -160,7 +168,7 @@ def _miss(prediction: Prediction, sizes: Sequence[int], values: Numbers) -> _Mis
     if bent_slope is not None:
         bend = min(max(bent_slope.value - slope.value, -_LARGEST_BEND), _LARGEST_BEND)
         bend_interval = max(interval, min(bent_slope.ci, _LARGEST_BEND_CI) if bent_slope.ci >= 0 else 0.0)
-        beyond = min(beyond, _distance(slope.value + bend, prediction.exponent) - bend_interval)
+        beyond = min(beyond, _distance(slope.value + bend, prediction.of_large_sizes) - bend_interval)
     return _Miss(slope, prediction.exponent, beyond - TOLERANCE - prediction.ci)
 
 
@@ -195,13 +203,14 @@ def _is_stable(name: Quantity, series: Series, theory: Theory) -> bool:
     if not final_values.any():
         last_prediction = theory.prediction(name, series.steps)
         return last_prediction is not None and not last_prediction.exponent.is_power  # zero so far, as predicted
-    return bool(final_values.all()) and _miss(Prediction(desired, "paper"), series.sizes, final_values).beyond <= 0
+    wanted = Prediction(desired, "paper").at_finite_sizes(theory.excess(name, series.values))
+    return bool(final_values.all()) and _miss(wanted, series.sizes, final_values).beyond <= 0
 
 
 def _desired(name: Quantity, theory: Theory) -> Exponent | None:
     """The exponent that the desiderata demand of a quantity; None if they demand nothing, or a term that vanishes."""
     regime = theory.plan.setting.regime
-    if regime is None:
+    if regime is None or not theory.has_rule(name):
         return None
     if name.kind is FAITHFULNESS:
         below = slack(GRADIENT(name.of))

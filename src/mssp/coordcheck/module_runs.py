@@ -33,6 +33,7 @@ from mssp.measure.modules import Described, Entries, ModuleProbe, own_loss
 from mssp.measure.moe_layers import moe_layers
 from mssp.measure.quantities import AGGREGATION, EPS, GRADIENT, GRADIENT_SUM, LOSS
 from mssp.planning.growth import infer
+from mssp.planning.parameter import OWN
 from mssp.planning.plans import Plan
 from mssp.planning.setting import ANY
 from mssp.planning.shape import Shape
@@ -125,7 +126,15 @@ def check(
     gradient = series.values.get(GRADIENT("embedding"))
     bypassed = plans[smallest].roles["readout"].zero and gradient is not None and bool(gradient[:, 0].any())
     equal_shares = any(layer.sums_to_one for layer in moe_layers(model))
-    theory = Theory(plans, own_sides=own_sides, bypassed=bypassed, equal_shares=equal_shares)
+    infos = [info for info, _ in described_parameters(model, claims)]
+    theory = Theory(
+        plans,
+        own_sides=own_sides,
+        own_starts={info.role for info in infos if info.start == OWN},
+        bypassed=bypassed,
+        equal_shares=equal_shares,
+        tied_readout=any(info.tied_readout for info in infos),
+    )
 
     def of_forward_pass() -> list[str]:
         ends = max(sizes), smallest

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mssp._estimates import Estimate, mean_of, quantile
 from mssp.measure.quantities import (
+    AGGREGATE,
     ALIGNMENT_P,
     ALIGNMENT_Q,
     EFFECTIVE,
@@ -94,6 +95,9 @@ class Series:
 
 def _derived(measured: Mapping[Quantity, Numbers], optimizer: Optimizer) -> Iterator[tuple[Quantity, Numbers]]:
     """The quantities that are ratios of measured ones."""
+    entering, summed = measured.get(INPUT("aggregate")), measured.get(AGGREGATE("effective"))
+    if entering is not None and summed is not None:
+        yield ALIGNMENT_P("aggregate"), _ratio(summed, measured[UPDATE("expert_out")] * entering)
     for role in [name.of for name in measured if name.kind is UPDATE]:
         update = measured[UPDATE(role)]
         layer_input, effective = measured.get(INPUT(role)), measured.get(EFFECTIVE(role))

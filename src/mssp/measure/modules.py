@@ -18,6 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 from mssp._constraints import a_module, claims, function, optional, takes
 from mssp.apply.description import Claims, described_parameters, unwrapped
 from mssp.apply.sharding import is_sharded
+from mssp.hf.factors import factor_of
 from mssp.measure.magnitudes import Layer, Pool, Sizes, layer_sizes, rms
 from mssp.measure.moe_layers import MoELayer, merged, moe_layers
 from mssp.measure.moe_terms import distance_between_experts, moe_sizes, routing_sizes
@@ -36,7 +37,7 @@ from mssp.measure.quantities import (
 )
 from mssp.measure.recording import Passage, recorded, undisturbed, wide_copy
 from mssp.nn.router import Router, Routing
-from mssp.planning.parameter import ParamInfo
+from mssp.planning.parameter import OWN, ParamInfo
 from mssp.planning.rules import BIASES, GAINS
 
 Loss = Callable[[nn.Module, Any], Tensor | None]
@@ -205,7 +206,10 @@ class ModuleProbe:
         if start is not None and start.tokens != now.tokens:
             start = None
         x, x_0 = now.x, (start or now).x
-        sizes = layer_sizes(role, Layer(self._initial[weight], x_0), Layer(wide_copy(weight), x), gradient)
+        # A plan's factor on the module's output is in what was recorded of it.
+        factor = factor_of(linear.module)
+        before, after = Layer(self._initial[weight] * factor, x_0), Layer(wide_copy(weight) * factor, x)
+        sizes = layer_sizes(role, before, after, gradient)
         sizes[ACTIVATION(role)] = rms(now.y)
         if start is None:
             del sizes[PROPAGATING(role)], sizes[INPUT_CHANGE(role)]
@@ -251,7 +255,8 @@ class ModuleProbe:
         entries = Entries(self._device)
         for info, parameter in self._described:
             update = wide_copy(parameter) - self._initial[parameter]
-            entries.add(WEIGHTS(info.role), self._initial[parameter])
+            if info.start != OWN:  # what keeps the model's own values starts by no rule
+                entries.add(WEIGHTS(info.role), _as_by_rule(info, self._initial[parameter]))
             entries.add(UPDATE(info.role), update)
             if info.role in GAINS | BIASES:
                 entries.add(EFFECTIVE(info.role), update)
@@ -260,6 +265,17 @@ class ModuleProbe:
                 gradient = gradients.parameters.get(parameter)
                 entries.add(GRADIENT(info.role), torch.zeros_like(parameter) if gradient is None else gradient)
         return entries.sizes()
+
+
+def _as_by_rule(info: ParamInfo, value: Tensor) -> Tensor:
+    """A parameter's value, of a gain or bias in units in which gains start at 1 and biases at 0.
+
+    >>> _as_by_rule(ParamInfo("norm", start=0.0), torch.tensor([0.0, 0.5]))  # of a norm that multiplies by 1 + weight
+    tensor([1.0000, 1.5000])
+    """
+    if info.start is None or info.start == OWN:
+        return value
+    return value - info.start + (1.0 if info.role in GAINS else 0.0)
 
 
 class Entries:

@@ -102,8 +102,8 @@ class ExpertTerms:
         self.to_gates = [(none, none) for _ in range(parts)]
         self._squares: dict[str, Tensor] = {}
 
-    def count(self, name: str, size: Tensor, share: float) -> None:
-        """Add the size that a share of the experts has."""
+    def count(self, name: str, size: Tensor, share: float | Tensor) -> None:
+        """Add the size that a share of the experts has, or of their tokens."""
         self._squares[name] = self._squares.get(name, torch.zeros(())) + size.square() * share
 
     @property
@@ -197,6 +197,12 @@ class _ExpertBatch:
         self.bias = 0.0 if b_out is None else b_out[:, chosen].unsqueeze(2)
         self.experts = self.in_0.shape[1]
         self.share = self.experts / now.gates.shape[-1]
+        # What an expert would do to tokens that it does not get is no part of the model. Gates of all may vanish in a
+        # model that diverges.
+        takes = (gates != 0) | (gates == 0).all(-1, keepdim=True)
+        self._takes = takes[..., chosen].transpose(1, 2).unsqueeze(-1)
+        self._taken = self._takes.flatten(1).sum(1).double()
+        self._share_of_tokens = self._taken / takes.flatten(1).sum(1)
 
     def forward(self, terms: ExpertTerms) -> None:
         now, start = self.now, self.start
@@ -209,7 +215,7 @@ class _ExpertBatch:
         sent = [*self._summed(initial, self.out_0), *self._summed(later, self.d_out)]
         for name, term in zip(FORWARD, sent, strict=True):
             terms.forward[name] = terms.forward[name] + term
-        per_expert = {
+        of_tokens = {
             PROPAGATING("expert_in"): by_input,
             EFFECTIVE("expert_in"): by_weights,
             PROPAGATING("expert_out"): (self.hidden - before) @ self.out_0,
@@ -217,10 +223,15 @@ class _ExpertBatch:
             ACTIVATION("expert_in"): self.pre,
             ACTIVATION("expert_out"): self.hidden @ self.out + self.bias,
             CHANGE("expert_in"): self.pre - self.pre_0,
-            INPUT("expert_in"): now.x,
-            INPUT_CHANGE("expert_in"): now.x - start.x,
             INPUT("expert_out"): self.hidden,
             INPUT_CHANGE("expert_out"): self.hidden - before,
+            INPUT("aggregate"): self.gates * self.hidden,
+        }
+        for name, term in of_tokens.items():
+            terms.count(name, self._over_own_tokens(term), self._share_of_tokens)
+        per_expert = {
+            INPUT("expert_in"): now.x,
+            INPUT_CHANGE("expert_in"): now.x - start.x,
             WEIGHTS("expert_in"): self.in_0,
             WEIGHTS("expert_out"): self.out_0,
             UPDATE("expert_in"): self.d_in,
@@ -274,6 +285,13 @@ class _ExpertBatch:
         rows = torch.cat([self.gates * units if gated else units for units in hidden], 2)
         wide = rows.transpose(1, 2).flatten(2) @ weights.flatten(1, 2)
         return wide.chunk(len(hidden), 1)
+
+    def _over_own_tokens(self, term: Tensor) -> Tensor:
+        """The size of what experts make of their tokens, over those tokens: term [R, m, T, ...] to [R]."""
+        pairs = self._takes[0].numel()
+        if bool((self._taken == pairs).all()):
+            return rms(term)
+        return rms(term * self._takes) * (pairs / self._taken.clamp_min(1)).sqrt()
 
     def _slopes(self) -> Tensor:
         """The derivative of each hidden unit in each of its inputs, [R, m, T, F]."""

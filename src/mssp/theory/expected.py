@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from mssp._estimates import Estimate, slope_of
 from mssp.measure.quantities import (
@@ -40,6 +41,7 @@ from mssp.measure.quantities import (
 )
 from mssp.planning.plans import Plan
 from mssp.planning.setting import ANY, MSSP, I
+from mssp.theory.finite_sums import alignment_of, excess
 from mssp.theory.implied import Implied
 from mssp.theory.orders import Orders
 from mssp.theory.propagation import THROUGH_INITIAL_ROUTER, Exponent, slack, stable_exponent, tabulated
@@ -89,13 +91,27 @@ _SIMULATED = (
 class Prediction:
     """An exponent, where it comes from (``paper``, ``derived``, ``rules`` or ``simulated``), and how uncertain it is.
 
-    A prediction that is not ``binding`` is shown beside the measured exponent, which is not judged by it.
+    A prediction that is not ``binding`` is shown beside the measured exponent, which is not judged by it. ``excess`` is
+    the part of the exponent that finite sizes are expected to add to that of ever larger ones.
     """
 
     exponent: Exponent
     source: str
     ci: float = 0.0
     binding: bool = True
+    excess: Fraction = Fraction(0)
+
+    def at_finite_sizes(self, excess: Fraction) -> Prediction:
+        """The prediction with what finite sizes add to a power."""
+        if self.exponent.power is None or not excess:
+            return self
+        return replace(self, exponent=replace(self.exponent, power=self.exponent.power + excess), excess=excess)
+
+    @property
+    def of_large_sizes(self) -> Exponent:
+        if self.exponent.power is None:
+            return self.exponent
+        return replace(self.exponent, power=self.exponent.power - self.excess)
 
 
 class Theory:
@@ -115,14 +131,18 @@ class Theory:
         simulated: Simulated | None = None,
         *,
         own_sides: Collection[str] = (),
+        own_starts: Collection[str] = (),
         bypassed: bool = False,
         equal_shares: bool = False,
+        tied_readout: bool = False,
     ) -> None:
         self.plan = plans[min(plans)]
+        self._plans = {size: plans[size] for size in sorted(plans)}
         self.depth = _only_depth_grows(plans)
         self._implied, self._simulated = Implied(plans, equal_shares=equal_shares), simulated or {}
         self._orders = Orders(plans) if self.plan.setting.regime is ANY and not self.depth else None
-        self._own_sides = frozenset(own_sides)
+        self._own_sides, self._own_starts = frozenset(own_sides), frozenset(own_starts)
+        self._tied_readout = tied_readout
         self._rise = rise(plans) if equal_shares and not self.depth else Fraction(0)
         # Nothing is exactly zero with weight decay, which moves weights that no gradient reaches, or with a loss that
         # reaches them past a zero readout.
@@ -134,7 +154,10 @@ class Theory:
         printed = tabulated(name, step, self.plan.setting, depth=self.depth)
         if printed is not None and not self._passes_a_small_router(quantity):
             return self._unless_zero(name, printed, "paper")
-        if quantity.of in self._own_sides and quantity.kind not in (BACKWARD_PROPAGATING, BACKWARD_EFFECTIVE):
+        of_own_sides = quantity.of in self._own_sides
+        if not self.has_rule(quantity) or (
+            of_own_sides and quantity.kind not in (BACKWARD_PROPAGATING, BACKWARD_EFFECTIVE)
+        ):
             return None
         derived = None if self._orders is None else self._orders.exponent(quantity, step)
         if derived is not None:
@@ -145,6 +168,15 @@ class Theory:
         if quantity.kind in _SIMULATED and step < len(self._simulated.get(name, ())):
             return self._from_simulation(name, self._simulated[name][step], step)
         return None
+
+    def has_rule(self, name: Quantity) -> bool:
+        """Whether a rule is known for a quantity of this role."""
+        return name.of not in self._own_starts or name.kind not in (GRADIENT, FAITHFULNESS)
+
+    def excess(self, name: Quantity, values: Mapping[str, npt.NDArray[np.float64]]) -> Fraction:
+        """What the sizes of a check add to a quantity's exponent, by how aligned its terms were measured to be."""
+        alignment = values.get(alignment_of(name) or "")
+        return Fraction(0) if alignment is None else excess(name, self._plans, alignment)
 
     def stable(self, name: Quantity) -> Fraction | None:
         """The exponent that maximal scale stability demands of a quantity; None where it demands nothing."""
@@ -164,10 +196,18 @@ class Theory:
         return Prediction(self.raised(name, exponent), source)
 
     def raised(self, name: str, exponent: Exponent) -> Exponent:
-        """The exponent with the room that a finite number of experts needs under gates that sum to one."""
-        if exponent.power is None or not self._rise:
+        """The exponent with the room that a model needs whose gates sum to one, or whose readout is its embedding.
+
+        Under gates that sum to one that is what a finite number of experts asks for. Logits of an embedding start as
+        random sums over the width, N^-1/2, and are of order 1 once they are learned.
+        """
+        if exponent.power is None:
             return exponent
         quantity = Quantity.named(name)
+        if self._tied_readout and quantity == ACTIVATION("readout"):
+            return Exponent(exponent.power, exponent.slack + Fraction(1, 2))
+        if not self._rise:
+            return exponent
         if quantity == FAITHFULNESS("router"):  # eps over a gradient that falls less
             return Exponent(exponent.power, exponent.slack + self._rise)
         if quantity.kind is THROUGH_ROUTER or quantity in _ROUTERS_WAY_BACK:

@@ -1,0 +1,72 @@
+"""One cell of a record: the check of one family of Hugging Face along one growth, with a plan and as it comes.
+
+All cells have the same learning rate, batch and number of updates, those that the first three families were checked
+with: one rate at which the smallest models train well (docs/huggingface.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+from torch import nn
+
+import mssp
+from mssp import Shape
+from mssp.coordcheck.result import Check
+from mssp.planning.recipe import without_plan_warnings
+from tests.coordcheck.hugging_face_models import DEVICE, VOCABULARY, as_it_comes, one_rate, windows
+from tests.hf.tiny_models import INIT_STD, config_of, model_of
+
+WIDTHS, DEPTH = (64, 128, 256), 2
+STEPS, LR, BATCH = 4, 1e-3, 4
+TEN = (
+    "olmoe", "mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next", "deepseek_v3", "glm4_moe", "gpt_oss", "ernie4_5_moe",
+    "minimax_m2",
+)  # fmt: skip
+GROWTHS: Mapping[str, Callable[[int], Shape]] = {
+    "II": lambda n: Shape(n, 16, n // 8, n // 16, DEPTH),
+    "III": lambda n: Shape(n, n // 2, n // 16, n // 32, DEPTH),
+    "K": lambda n: Shape(n, n // 2, n // 8, 2, DEPTH),
+    "K-and-N_e": lambda n: Shape(n, 32, n // 8, 2, DEPTH),
+}
+WORDS = {
+    "II": "II: M = N/8, K = M/2, N_e = 16",
+    "III": "III: M = N/16, K = M/2, N_e = N/2",
+    "K": "K = 2 fixed: M = N/8, N_e = N/2 (κ = 1)",
+    "K-and-N_e": "K = 2, N_e = 32 fixed: M = N/8 (κ = 64/N)",
+}
+
+
+def changes_of(family: str, growth: str) -> dict[str, Any]:
+    """What a config needs along a growth: softmax gates that are not renormalised fall with K/M, as plans warn."""
+    falls = growth not in ("II", "III") and family in ("olmoe", "qwen2_moe")
+    return {"norm_topk_prob": True} if falls else {}
+
+
+def checked(
+    family: str, growth: str, *, plain: bool = False, seeds: int = 3, widths: tuple[int, ...] = WIDTHS, **how: Any
+) -> Check:
+    """The check of a family along a growth; ``plain`` is the model as it comes, N(0, 0.02) under one learning rate.
+
+    What else ``mssp.check`` takes may be said, for an experiment that breaks a rule.
+    """
+    shapes = [GROWTHS[growth](width) for width in widths]
+    sizes = {"vocab_size": VOCABULARY, "pad_token_id": None, **changes_of(family, growth)}
+    configs = {shape: config_of(family, shape, **sizes) for shape in shapes}
+    base, seed = configs[shapes[0]], count()
+
+    def build(shape: Shape) -> nn.Module:
+        model = model_of(configs[shape], next(seed))  # what a model keeps of its own differs from seed to seed
+        mssp.hf.adapt(model, base=base)
+        return model.train()
+
+    # A readout that is the embedding has logits of order √N unless the embedding starts small, as plans warn.
+    start = {"init_std": {"embedding": INIT_STD}} if base.tie_word_embeddings else {}
+    how |= {"initialize": as_it_comes, "optimizer": one_rate(LR)} if plain else {}
+    batches = [(window[:, :-1], window[:, 1:]) for window in windows(STEPS, seed=0, batch=BATCH)]
+    with without_plan_warnings():
+        regime = growth if growth in ("II", "III") else "any"
+        plan = mssp.hf.plan(configs[shapes[-1]], base, regime=regime, lr=LR, **start)
+        return mssp.check(build, shapes, batches, plan, seeds=seeds, device=DEVICE, **how)
