@@ -90,7 +90,7 @@ class Panel(nn.Module):
         return out.view_as(x)
 
 
-class Mixer(nn.Module):
+class Blender(nn.Module):
     def __init__(self, config: SieveConfig) -> None:
         super().__init__()
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(config.d_stream, config.d_stream, bias=False) for _ in range(4))
@@ -105,10 +105,10 @@ class Stage(nn.Module):
     def __init__(self, config: SieveConfig) -> None:
         super().__init__()
         self.calm_one, self.calm_two = nn.RMSNorm(config.d_stream), nn.RMSNorm(config.d_stream)
-        self.mixer, self.panel = Mixer(config), Panel(config)
+        self.blender, self.panel = Blender(config), Panel(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.mixer(self.calm_one(x))
+        x = x + self.blender(self.calm_one(x))
         out: Tensor = x + self.panel(self.calm_two(x))
         return out
 
@@ -146,7 +146,7 @@ TARGET = SieveConfig(d_stream=64, d_specialist=32, n_specialists=8, n_consulted=
 _LINEAR = ParamInfo("hidden", layout="out in")
 SIEVE = vocabulary.Names(
     blocks=("stages",),
-    attentions=("mixer",),
+    attentions=("blender",),
     mlps=("panel",),
     norms_before_attention=("calm_one",),
     norms_before_mlp=("calm_two",),
@@ -154,7 +154,7 @@ SIEVE = vocabulary.Names(
     routers=("switch",),
     last_matrices=("wo",),
     parameters={
-        r"mixer\.w[qkvo]\.weight": _LINEAR,
+        r"blender\.w[qkvo]\.weight": _LINEAR,
         r"panel\.switch\.weight": ParamInfo("router", layout="out in"),
         r"calm_(?:one|two)\.weight": ParamInfo("norm"),
     },
@@ -200,7 +200,7 @@ def test_before_the_family_is_refused_by_what_is_not_known(monkeypatch: pytest.M
     add_keys(monkeypatch)
     message = (
         "SieveModel (model_type 'sieve') has parameters that are not understood: lexicon.weight (64, 64), "
-        "stages.*.calm_one.weight (64,), stages.*.calm_two.weight (64,), stages.*.mixer.wq.weight (64, 64)"
+        "stages.*.calm_one.weight (64,), stages.*.calm_two.weight (64,), stages.*.blender.wq.weight (64, 64)"
     )
     model = SieveModel(TARGET)
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -244,10 +244,10 @@ def test_after_the_family_is_planned_adapted_initialized_and_verified() -> None:
         "lexicon.weight": "embedding",
         "stages.*.calm_one.weight": "norm",
         "stages.*.calm_two.weight": "norm",
-        "stages.*.mixer.wq.weight": "hidden",
-        "stages.*.mixer.wk.weight": "hidden",
-        "stages.*.mixer.wv.weight": "hidden",
-        "stages.*.mixer.wo.weight": "hidden",
+        "stages.*.blender.wq.weight": "hidden",
+        "stages.*.blender.wk.weight": "hidden",
+        "stages.*.blender.wv.weight": "hidden",
+        "stages.*.blender.wo.weight": "hidden",
         "stages.*.panel.switch.weight": "router",
         "stages.*.panel.specialists.gate_up_proj": "expert_in",
         "stages.*.panel.specialists.down_proj": "expert_out",
@@ -257,7 +257,7 @@ def test_after_the_family_is_planned_adapted_initialized_and_verified() -> None:
     mssp.initialize(model, plan)
     mssp.verify(model, torch.optim.AdamW(mssp.param_groups(model, plan)), plan)
     factors = {path: factor_of(module) for path, module in model.named_modules() if factor_of(module) != 1.0}
-    expected = {f"stages.{block}.{name}": 2 / 3 for block in range(3) for name in ("mixer", "panel")}
+    expected = {f"stages.{block}.{name}": 2 / 3 for block in range(3) for name in ("blender", "panel")}
     assert factors == pytest.approx(expected | {f"stages.{block}.panel.specialists": 0.5 for block in range(3)})
 
 
@@ -267,7 +267,7 @@ def test_after_blocks_are_the_identity_where_what_writes_to_the_stream_is_multip
     mssp.hf.adapt(model, base=BASE)
     mssp.initialize(model, planned())
     for path, module in model.named_modules():
-        if path.endswith(("mixer", "panel")):
+        if path.endswith(("blender", "panel")):
             module.mssp_factor = 0.0
     x = torch.randn(2, 6, 64, generator=torch.Generator().manual_seed(0))
     assert torch.equal(model.stages[0](x), x)
@@ -296,7 +296,7 @@ def test_after_the_command_shows_the_plan_by_name(tmp_path: Path, capsys: pytest
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("stages.*.panel.switch.weight") and " router " in line for line in lines)
     assert lines[-3:] == [
-        "  × 0.6667  stages.*.mixer  (residual)",
+        "  × 0.6667  stages.*.blender  (residual)",
         "  × 0.6667  stages.*.panel  (residual)",
         "  × 0.5  stages.*.panel.specialists  (aggregation)",
     ]

@@ -7,7 +7,7 @@ gain it is neutral. The base is the small model that was tuned: on the meta devi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from mssp.hf.experts import FusedExperts, has_attribute, is_fused
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import NeutralGains
 from mssp.hf.text_parts import is_described, path_of_text_model
-from mssp.hf.vocabulary import Place, for_all_blocks, info_of, names, place_of
+from mssp.hf.vocabulary import Place, for_all_blocks, info_of, names, place_of, why_unconfirmed
 from mssp.planning.configs import family_of, kinds_of_blocks
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import GAINS
@@ -38,6 +38,10 @@ def infos_of(model: nn.Module, base: BaseShapes | None = None) -> dict[str, Para
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     stacks = dict(_stacks(model, clean))
     infos = {name: stacks.get(name) or info_of(name, shape) for name, shape in shapes.items()}
+    for name, shape in shapes.items():
+        reason = why_unconfirmed(name)
+        if reason is not None and (base is None or base.shapes_of(name) != {shape}):
+            raise ValueError(f"{for_all_blocks(name)}: {reason}; give a base in which it has the same shape")
     unknown = [name for name, info in infos.items() if info is None and parameters[name].requires_grad]
     _refuse(unknown, shapes, f"{title_of(model)} has parameters")
     head_size = _head_size(model.get_submodule(text))
@@ -127,6 +131,9 @@ class BaseShapes:
         for name, parameter in base.named_parameters(remove_duplicate=False):
             place = Place.of(name)
             self._by_block.setdefault(for_all_blocks(place.local), {})[place.block] = tuple(parameter.shape)
+        self._modules = _modules_of(name for name, _ in base.named_parameters(remove_duplicate=False))
+        names_of_target = (name for name, _ in model.named_parameters(remove_duplicate=False))
+        self._modules_of_target = _modules_of(map(name_cleaner(model), names_of_target))
         self._kinds, self._kinds_of_target = kinds_of_blocks(base.config), kinds_of_blocks(model.config)
         self._infos_with_sides: dict[tuple[ParamInfo, frozenset[tuple[int, ...]]], ParamInfo] = {}
 
@@ -134,13 +141,18 @@ class BaseShapes:
         """The shapes that a parameter may have at the base, one if it is known.
 
         It is that in the block of the same number, if this is a block of the same kind, else in any block of that kind,
-        and if the base has none, in any block.
+        and if the base has none, in any block. Modules of one name may have different parameters, as attention and
+        linear attention have: blocks in which the module has the same ones go before all others.
         """
         place = Place.of(name)
         local = for_all_blocks(place.local)  # all experts of a layer have one shape
         blocks = self._by_block.get(local)
         if blocks is None:
             raise ValueError(f"the base has no {for_all_blocks(name)}: base and target must be of one architecture")
+        module = self._modules_of_target.get((place.block, _child_of(place.local)))
+        blocks = {
+            block: shape for block, shape in blocks.items() if self._modules[block, _child_of(place.local)] == module
+        } or blocks
         kind = self._kinds_of_target.get(place.block)
         alike = {block: shape for block, shape in blocks.items() if self._kinds.get(block) == kind} or blocks
         return frozenset({alike[place.block]} if place.block in alike else alike.values())
@@ -157,6 +169,19 @@ class BaseShapes:
                 base_fan_out=None if other_outs else fan_out,
             )
         return self._infos_with_sides[key]
+
+
+def _child_of(local: str) -> str:
+    """The module of a block that a parameter belongs to."""
+    return local.partition(".")[0]
+
+
+def _modules_of(names: Iterable[str]) -> dict[tuple[int | None, str], frozenset[str]]:
+    """The names of the parameters of every module of every block, by the block's number and the module's name."""
+    modules: dict[tuple[int | None, str], set[str]] = {}
+    for place in map(Place.of, names):
+        modules.setdefault((place.block, _child_of(place.local)), set()).add(for_all_blocks(place.local))
+    return {module: frozenset(parameters) for module, parameters in modules.items()}
 
 
 @takes(shapes=mapping, config=a_config, base=optional(a_config))

@@ -53,6 +53,7 @@ class Names:
         parameters: the descriptions of a block's parameters, by the pattern of their names inside the block.
         parameters_outside: those of parameters outside of blocks.
         kernels: patterns of a block's convolutions in which each channel has a kernel of its own.
+        unconfirmed: why no rule is confirmed for a parameter of a block whose shape has grown, by its pattern.
     """
 
     trunks: Sequence[str] = ()
@@ -73,6 +74,7 @@ class Names:
     parameters: Mapping[str, ParamInfo] = field(default_factory=dict)
     parameters_outside: Mapping[str, ParamInfo] = field(default_factory=dict)
     kernels: Sequence[str] = ()
+    unconfirmed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def children_of_blocks(self) -> frozenset[str]:
@@ -93,8 +95,9 @@ _GAIN = ParamInfo("norm")
 # A gain on a head or on a low rank. If its size grows, it is planned as a "norm".
 _SMALL_GAIN = ParamInfo("qk_norm")
 
-_MOE = r"(?:mlp|block_sparse_moe|feed_forward)"
+_MOE = r"(?:mlp|block_sparse_moe|feed_forward|mixer)"
 _FFN = rf"(?:{_MOE}|{_MOE}\.shared_experts?|{_MOE}\.shared_mlp)"
+_MIXER = r"(?:mamba|mixer)"
 _EXPERT = rf"{_MOE}\.experts\.\d+"
 
 # Llama's names, which nearly all families use, with experts in place of the dense layer.
@@ -154,16 +157,75 @@ _USUAL = Names(
         r"lm_head\.weight": ParamInfo("readout", layout="out in"),
     },
 )
-# Qwen's linear attention (gated delta rule). Parameters with one number for each head keep the model's own start.
+# What a state-space or linear-attention layer has for each head or channel: how fast its memory fades, and how much of
+# the input passes by the memory. Each is one number of order 1 that keeps the model's own start.
+_DECAY = ParamInfo("bias", start=OWN)
+
+# Linear attention (gated delta rules): Qwen's, whose layers have a name of their own, and Kimi's, whose layers have the
+# name of attention, and a gate of each channel's memory that may go through a low rank.
 _LINEAR_ATTENTION = Names(
     attentions=("linear_attn",),
     last_matrices=("out_proj",),
     parameters={
         r"linear_attn\.(?:in_proj_(?:qkvz|ba|qkv|z|b|a)|out_proj)\.weight": _LINEAR,
-        r"linear_attn\.(?:dt_bias|A_log)": ParamInfo("bias", start=OWN),
+        r"linear_attn\.(?:dt_bias|A_log)": _DECAY,
         r"linear_attn\.norm\.weight": _SMALL_GAIN,
+        r"self_attn\.(?:b_proj|g_[ab]_proj|forget_gate\.f(?:_[ab])?_proj)\.weight": _LINEAR,
+        r"self_attn\.forget_gate\.(?:dt_bias|A_log)": _DECAY,
+        r"self_attn\.o_norm\.weight": _SMALL_GAIN,
     },
-    kernels=(r"linear_attn\.conv1d\.weight",),
+    kernels=(r"(?:linear_attn|self_attn)\.conv1d\.weight",),
+)
+# State-space layers (Mamba 1 and 2), and blocks whose only layer is called a mixer, whatever it is (Nemotron-H).
+_STATE_SPACES = Names(
+    attentions=("mamba", "mixer"),
+    norms_before_attention=("norm",),
+    norms_before_mlp=("pre_ff_layernorm",),
+    last_matrices=("out_proj",),
+    parameters={
+        rf"{_MIXER}\.(?:in_proj|x_proj|dt_proj|out_proj)\.weight": _LINEAR,
+        rf"{_MIXER}\.(?:in_proj|out_proj|conv1d)\.bias": _BIAS,
+        rf"{_MIXER}\.(?:D|dt_bias|dt_proj\.bias)": _DECAY,
+        rf"{_MIXER}\.norm\.weight": _GAIN,
+        rf"{_MIXER}\.(?:dt|b|c)_layernorm\.weight": _SMALL_GAIN,
+        r"mixer\.[qkvo]_proj\.weight": _LINEAR,
+        r"mixer\.[qkvo]_proj\.bias": _BIAS,
+        r"(?:norm|pre_ff_layernorm)\.weight": _GAIN,
+    },
+    kernels=(rf"{_MIXER}\.conv1d\.weight",),
+    unconfirmed={
+        rf"{_MIXER}\.x_proj\.weight": (
+            "a state-space parameter (Mamba 1), for which no rule is confirmed: all channels share the few numbers "
+            "that it makes, and the gradients that come back through them do not fall with the width"
+        ),
+    },
+)
+# Short convolutions in place of attention (LFM2).
+_SHORT_CONVOLUTIONS = Names(
+    attentions=("conv",),
+    norms_before_attention=("operator_norm",),
+    norms_before_mlp=("ffn_norm",),
+    final_norms=("embedding_norm",),
+    last_matrices=("out_proj",),
+    parameters={
+        r"(?:conv\.(?:in_proj|out_proj)|self_attn\.out_proj|feed_forward\.w[123])\.weight": _LINEAR,
+        r"conv\.(?:in_proj|out_proj|conv)\.bias": _BIAS,
+        r"(?:operator|ffn)_norm\.weight": _GAIN,
+    },
+    parameters_outside={r"embedding_norm\.weight": ParamInfo("final_norm")},
+    kernels=(r"conv\.conv\.weight",),
+)
+# Indexers of sparse attention (DeepSeek), which choose the tokens that attention sees. Choosing passes no gradient.
+_INDEXERS = Names(
+    parameters={
+        r"self_attn\.indexer\.(?:wq_b|wk|weights_proj)\.weight": _LINEAR,
+        r"self_attn\.indexer\.k_norm\.weight": _SMALL_GAIN,
+        r"self_attn\.indexer\.k_norm\.bias": _BIAS,
+        # Norms with a gate of low rank, and queries that come with gates (A.X K2).
+        r"self_attn\.q_gate_proj\.weight": _LINEAR,
+        r"(?:input|post_attention)_layernorm\.norm\.weight": _GAIN,
+        r"(?:input|post_attention)_layernorm\.mlp\.fc[12]\.weight": _LINEAR,
+    },
 )
 # A shared expert that stands outside of the MoE layer (Granite).
 _SHARED_MLP = Names(
@@ -176,7 +238,9 @@ _SHARED_MLP = Names(
         r"shared_mlp\.output_linear\.weight": _LINEAR,
     },
 )
-ENTRIES: tuple[Names, ...] = (_USUAL, _LINEAR_ATTENTION, _SHARED_MLP)
+ENTRIES: tuple[Names, ...] = (
+    _USUAL, _LINEAR_ATTENTION, _STATE_SPACES, _SHORT_CONVOLUTIONS, _INDEXERS, _SHARED_MLP,
+)  # fmt: skip
 
 # The flags that every class of stacked experts has in transformers: how many experts there are, whether they are gated,
 # have biases, keep inputs first, and keep gate and up in halves rather than interleaved.
@@ -213,6 +277,7 @@ class Patterns:
     block: re.Pattern[str]
     trunk: re.Pattern[str]
     kernels: Sequence[re.Pattern[str]]
+    unconfirmed: Mapping[re.Pattern[str], str]
     expert_number: re.Pattern[str]
     block_numbers: re.Pattern[str]
     parameters: Mapping[re.Pattern[str], ParamInfo]
@@ -226,6 +291,7 @@ class Patterns:
             block=re.compile(rf"{trunk}(?:{blocks})\.(\d+)\.(.+)"),
             trunk=re.compile(rf"{trunk}(.+)"),
             kernels=[re.compile(pattern) for pattern in entry.kernels],
+            unconfirmed={re.compile(pattern): reason for pattern, reason in entry.unconfirmed.items()},
             expert_number=re.compile(rf"(?P<list>\.(?:{lists})\.)\d+(?=\.)"),
             block_numbers=re.compile(rf"(?P<list>(?:{blocks})\.)\*"),
             parameters={re.compile(pattern): info for pattern, info in entry.parameters.items()},
@@ -280,6 +346,12 @@ def place_of(name: str) -> str:
     """
     match = names().patterns.trunk.fullmatch(name)
     return name if match is None else match[1]
+
+
+def why_unconfirmed(name: str) -> str | None:
+    """The reason why no rule is confirmed for a parameter of this name if it grows; None where there is a rule."""
+    local, reasons = Place.of(name).local, names().patterns.unconfirmed
+    return next((reason for pattern, reason in reasons.items() if pattern.fullmatch(local)), None)
 
 
 def for_all_blocks(name: str) -> str:

@@ -48,7 +48,7 @@ _SHARES_OF_ONE = frozenset({
     "qwen3_5_moe_text", "qwen3_next", "qwen3_omni_moe_text", "qwen3_vl_moe_text", "solar_open",
 })  # fmt: skip
 _BY_LAYER = ("moe_intermediate_size", "moe_topk")  # may be lists with one size for each layer
-_SHARES_FLAGS = ("norm_topk_prob", "route_norm")
+_SHARES_FLAGS = ("norm_topk_prob", "moe_renormalize", "route_norm")
 _NUMBERS_OF_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 _SHARED_EXPERTS = (
     *_NUMBERS_OF_SHARED_EXPERTS, "shared_expert_intermediate_size", "shared_intermediate_size",

@@ -6,7 +6,7 @@ import mssp
 from tests.hf.families.entries import DENSE_LAYERS, HEAD, OWN_STARTS, SHARED_EXPERTS, TIED, Planned, Refused, Sizes
 
 
-def _low_ranks(shape: mssp.Shape) -> Sizes:
+def low_ranks(shape: mssp.Shape) -> Sizes:
     """MLA: ranks of fixed size between sides that grow; the first layer is dense, one expert is shared."""
     return {
         "n_routed_experts": shape.experts,
@@ -51,11 +51,11 @@ def qwen3_next(shape: mssp.Shape) -> Sizes:
 
 
 def deepseek_v2(shape: mssp.Shape) -> Sizes:
-    return _low_ranks(shape) | {"topk_method": "greedy", "head_dim": 8}
+    return low_ranks(shape) | {"topk_method": "greedy", "head_dim": 8}
 
 
 def deepseek_v3(shape: mssp.Shape) -> Sizes:
-    return _low_ranks(shape) | {"num_mtp_layers": 0}
+    return low_ranks(shape) | {"num_mtp_layers": 0}
 
 
 def gpt_oss(shape: mssp.Shape) -> Sizes:
@@ -122,7 +122,7 @@ def aria_text(shape: mssp.Shape) -> Sizes:
 
 def axk1(shape: mssp.Shape) -> Sizes:
     layers = {"mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1)}
-    return {key: size for key, size in _low_ranks(shape).items() if key != "first_k_dense_replace"} | layers
+    return {key: size for key, size in low_ranks(shape).items() if key != "first_k_dense_replace"} | layers
 
 
 def beam(shape: mssp.Shape) -> Sizes:
@@ -206,7 +206,7 @@ def minimax_m3_vl_text(shape: mssp.Shape) -> Sizes:
 
 
 def mistral4(shape: mssp.Shape) -> Sizes:
-    return _low_ranks(shape)
+    return low_ranks(shape)
 
 
 def qwen3_5_moe_text(shape: mssp.Shape) -> Sizes:
