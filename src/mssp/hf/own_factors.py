@@ -12,6 +12,7 @@ nothing else but rescale it. A norm on the stream has gains whose movement adds 
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from torch import nn
 from mssp.hf.factors import EMBEDDINGS, PlannedFactor
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.proxies import at_half_width
-from mssp.hf.rehearsal import KEPT, LOGITS, STREAM, WRITTEN, Flow, Rehearsal, Size, rehearsal
+from mssp.hf.rehearsal import KEPT, LOGITS, STREAM, WRITTEN, Factor, Flow, Rehearsal, Size, rehearsal
 from mssp.hf.stand_ins import NotRunnableError
 from mssp.hf.vocabulary import of_all_blocks
 from mssp.planning.configs import entries_of
@@ -33,6 +34,7 @@ from mssp.planning.recipe import PlanWarning
 
 _TOLERANCE = 0.03  # rounding is 1e-6, and the least factor a root of a size, which grows by a tenth or more
 _MOST_CANDIDATES = 16
+_CONSTANT = re.compile("scale|scaling|factor|multiplier")  # entries that may be written without a decimal point
 _PATTERNS = 5
 _LEAST = 1e-6  # the size of numbers that are zero up to rounding
 
@@ -62,7 +64,7 @@ def own_factors(model: nn.Module, base: Any = None) -> dict[nn.Module, PlannedFa
         )
         return {}
     widths = [_width(each) for each in (model, reference)]
-    planned = {name: _planned(model, name, factor, widths, base is not None) for name, factor in found.items()}
+    planned = {factor.module: _planned(model, factor, widths, base is not None) for factor in found}
     return {module: planned[name] for path, module in model.named_modules() if (name := of_all_blocks(path)) in planned}
 
 
@@ -79,9 +81,14 @@ def _reference(model: nn.Module, base: Any) -> nn.Module | None:
     changed = {
         key: value
         for key, value in entries.items()
-        if isinstance(value, bool | float) and isinstance(small.get(key), bool | float) and small[key] != value
+        if key in small and small[key] != value and all(_is_constant(key, each) for each in (value, small[key]))
     }
     return on_meta(config_of({**small, **changed}, like=model) if changed else config, like=model)
+
+
+def _is_constant(key: str, value: Any) -> bool:
+    """Whether an entry of a config is a constant of the forward pass: a plan warns of it where it changes."""
+    return isinstance(value, bool | float) or (isinstance(value, int) and bool(_CONSTANT.search(key)))
 
 
 def _width(model: nn.Module) -> int:
@@ -155,7 +162,7 @@ class _Comparison:
             for values in zip(*map(_numbers, [*self.flows, *self._reference_flows]), strict=False)
         )
 
-    def differences(self, factors: Mapping[str, float]) -> dict[str, _Difference]:
+    def differences(self, factors: Sequence[Factor]) -> dict[str, _Difference]:
         """The places of different sizes, in the order in which they are come to.
 
         Where vectors do not fit the patterns of stand-ins, sizes depend on these, and what remains is looked at with
@@ -179,7 +186,7 @@ class _Comparison:
             for place in sorted(first, key=first.__getitem__)
         }
 
-    def _logs(self, factors: Mapping[str, float], pattern: int) -> dict[tuple[str, int | None, int], tuple[float, int]]:
+    def _logs(self, factors: Sequence[Factor], pattern: int) -> dict[tuple[str, int | None, int], tuple[float, int]]:
         """The logarithm of each size over that at the reference, and how many modules had run before."""
         if pattern not in self._references:
             sizes = self._at_reference.sizes(pattern=pattern)
@@ -233,36 +240,37 @@ def _agreed(ratios: Sequence[float | None]) -> float | None:
     return known[0] if is_one else None
 
 
-def _found(comparison: _Comparison) -> dict[str, float]:
-    """The factors on outputs that make all sizes those of the reference, by the names of modules for all blocks."""
-    factors: dict[str, float] = {}
+def _found(comparison: _Comparison) -> list[Factor]:
+    """The factors on outputs that make all sizes those of the reference."""
+    factors: list[Factor] = []
     differences = comparison.differences(factors)
     while differences:
         first = next(iter(differences.values()))
-        for name in _candidates(comparison.at_target, first):
-            assert first.ratio is not None
-            tried = {**factors, name: factors.get(name, 1.0) * _simple(1 / first.ratio)}
-            left = comparison.differences(tried)
-            if left.keys() <= differences.keys() - {first.place}:
+        for factor in _candidates(comparison.at_target, first):
+            tried = [*factors, factor]
+            left = comparison.differences(tried) if factor.module not in {each.module for each in factors} else None
+            if left is not None and left.keys() <= differences.keys() - {first.place}:
                 factors, differences = tried, left
                 break
         else:
-            much = "other numbers" if first.ratio is None else f"numbers {first.ratio:.4g} times those"
+            much = "other numbers than" if first.ratio is None else f"{first.ratio:.4g} times the numbers of"
             raise ValueError(
-                f"{first.title} has {much} of a model of other sizes: its forward pass has a factor that depends on "
+                f"{first.title} has {much} a model of other sizes: the forward pass has a factor that depends on "
                 "sizes, and no factor on the output of a module takes it out"
             )
     return factors
 
 
-def _candidates(at_target: Rehearsal, difference: _Difference) -> Iterator[str]:
-    """The modules whose outputs may carry the difference: the one that multiplies there, and those that ran before."""
+def _candidates(at_target: Rehearsal, difference: _Difference) -> Iterator[Factor]:
+    """Factors on outputs of modules: of the one that multiplies at the place of the difference, and those before it."""
     if difference.ratio is None:
         return
+    value = _simple(1 / difference.ratio)
     owner, _, last = difference.place.rpartition(".")
-    names = [owner] if last == WRITTEN or owner in at_target.linear else []
-    names += reversed(at_target.finished[: difference.ran])
-    yield from [name for name in dict.fromkeys(names) if name][:_MOST_CANDIDATES]
+    if last == WRITTEN or owner in at_target.linear:
+        yield Factor(owner, value, stands_for_input=last != WRITTEN)
+    before = dict.fromkeys(name for name in reversed(at_target.finished[: difference.ran]) if name)
+    yield from [Factor(name, value) for name in before][:_MOST_CANDIDATES]
 
 
 def _simple(ratio: float) -> float:
@@ -272,17 +280,18 @@ def _simple(ratio: float) -> float:
     return root if abs(root / ratio - 1) < 1e-5 else ratio
 
 
-def _planned(model: nn.Module, name: str, factor: float, widths: Sequence[int], has_base: bool) -> PlannedFactor:
+def _planned(model: nn.Module, factor: Factor, widths: Sequence[int], has_base: bool) -> PlannedFactor:
     width, width_before = widths
-    is_embedding = model.get_submodule(name) is model.get_input_embeddings() if "*" not in name else False  # type: ignore[operator]
-    if is_embedding and math.isclose(factor, (width_before / width) ** 0.5, rel_tol=_TOLERANCE):
+    embedding = model.get_input_embeddings()  # type: ignore[operator]
+    is_embedding = any(module is embedding for path, module in model.named_modules() if path == factor.module)
+    if is_embedding and math.isclose(factor.value, (width_before / width) ** 0.5, rel_tol=_TOLERANCE):
         return EMBEDDINGS
     if not has_base:
         raise ValueError(
-            f"the forward pass multiplies what {name} gives by a factor that depends on sizes, {1 / factor:.4g} times "
-            "that at half the width: pass base, the config of the model that was tuned"
+            f"the forward pass multiplies what {factor.module} gives by a factor that depends on sizes, "
+            f"{1 / factor.value:.4g} times that at half the width: pass base, the config of the model that was tuned"
         )
-    return PlannedFactor("scaled embedding" if is_embedding else "own factor", partial(_constant, factor))
+    return PlannedFactor("scaled embedding" if is_embedding else "own factor", partial(_constant, factor.value))
 
 
 def _constant(factor: float, plan: Plan) -> float:

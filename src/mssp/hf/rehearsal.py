@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,18 @@ class Size:
     block: int | None
     rms: float
     ran: int  # how many modules had finished then
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor on the output of a module, or of the same one in every block.
+
+    It may stand for one on what the module's matrix multiplies: then the numbers that come in count as multiplied.
+    """
+
+    module: str
+    value: float
+    stands_for_input: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,19 +103,17 @@ class Rehearsal:
             block = self._block[-1] if self._block else None
             self._log.append((for_all_blocks(place), block, size, len(self.finished)))
 
-    def sizes(self, factors: Mapping[str, float] | None = None, pattern: int = 0) -> list[Size]:
-        """Run with branches that write nothing. ``factors`` multiply outputs of modules, by their names for all blocks.
-
-        At a matrix that a module multiplies by, its own factor counts as if it were on what comes in.
-        """
-        self._factors = factors = factors or {}
+    def sizes(self, factors: Sequence[Factor] = (), pattern: int = 0) -> list[Size]:
+        """Run with branches that write nothing, and with factors on outputs of modules."""
+        on_outputs = {factor.module: factor.value for factor in factors}
+        self._factors = {factor.module: factor.value for factor in factors if factor.stands_for_input}
         self.stage.pattern = pattern
         into: dict[nn.Module, Tensor] = {}
         names = {module: of_all_blocks(path) for module, path in self._paths.items()}
         writers = {writer for of_block in self._writers.values() for writer in of_block}
 
         def finished(module: nn.Module, output: Any) -> Any:
-            if (factor := factors.get(names[module])) is not None:
+            if (factor := on_outputs.get(names[module])) is not None:
                 output = _with_first(output, _first(output) * factor)
             if module in into:  # nobody knows what writes to the stream in this block
                 return _with_first(output, into.pop(module))
@@ -239,7 +249,7 @@ def rehearsal(model: nn.Module) -> Iterator[Rehearsal]:
     try:
         with (
             torch.no_grad(),
-            torch.device("cpu"),
+            nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"),  # which takes time
             torch.autocast("cpu", enabled=False),
             torch.random.fork_rng(devices=[]),
             stand_ins(model, run.stage),
