@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -190,35 +190,37 @@ class _Comparison:
         """The logarithm of each size over that at the reference, and how many modules had run before."""
         if pattern not in self._references:
             sizes = self._at_reference.sizes(pattern=pattern)
-            self._references[pattern] = _by_block(_effective(sizes, self._reference_flows))
+            self._references[pattern] = _by_part(_effective(sizes, self._reference_flows))
         reference, logs = self._references[pattern], {}
-        target = _by_block(_effective(self.at_target.sizes(factors, pattern), self.flows))
-        for block, places in target.items():
-            partner = self._partner(reference, block, places)
-            for place, sizes in places.items():
-                before = reference[partner].get(place)
-                if before is None or (self._of_number(place) and partner != block):
-                    continue
-                for number, size in enumerate(sizes):
-                    old = before[min(number, len(before) - 1)]
-                    log = math.log(max(size.rms, _LEAST) / max(old.rms, _LEAST))
-                    logs[place, block, number] = log, size.ran
+        target = _by_part(_effective(self.at_target.sizes(factors, pattern), self.flows))
+        for part, blocks in target.items():
+            for block, places in blocks.items():
+                alike = {
+                    number: each for number, each in reference.get(part, {}).items() if each.keys() == places.keys()
+                }
+                before = alike.get(block) or next(iter(alike.values()), {})
+                for place, sizes in places.items():
+                    if place not in before or (self._of_number(place) and block not in alike):
+                        continue
+                    for number, size in enumerate(sizes):
+                        old = before[place][min(number, len(before[place]) - 1)]
+                        log = math.log(max(size.rms, _LEAST) / max(old.rms, _LEAST))
+                        logs[place, block, number] = log, size.ran
         return logs
-
-    def _partner(self, reference: Mapping[int | None, _Places], block: int | None, places: _Places) -> int | None:
-        """The block of the reference that has most of these places, of the same number if it can be."""
-        return max(reference, key=lambda number: (len(reference[number].keys() & places), number == block))
 
     def _of_number(self, place: str) -> bool:
         """Whether a size may depend on the number of the block."""
         return not self._is_uniform and place.rpartition(".")[2] in (STREAM, KEPT, WRITTEN)
 
 
-def _by_block(sizes: Sequence[Size]) -> dict[int | None, _Places]:
-    blocks: dict[int | None, _Places] = {}
+def _by_part(sizes: Sequence[Size]) -> dict[str, dict[int | None, _Places]]:
+    """Sizes by the part of a block that they are in: parts with the same places are of one kind, and are compared."""
+    parts: dict[str, dict[int | None, _Places]] = {}
     for size in sizes:
-        blocks.setdefault(size.block, {}).setdefault(size.place, []).append(size)
-    return blocks
+        before, _, inside = size.place.partition("*.")
+        part = f"{before}*.{inside.partition('.')[0]}"
+        parts.setdefault(part, {}).setdefault(size.block, {}).setdefault(size.place, []).append(size)
+    return parts
 
 
 def _numbers(flow: Flow) -> list[float]:
