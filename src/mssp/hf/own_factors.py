@@ -155,7 +155,7 @@ class _Comparison:
         self.at_target, self._at_reference = at_target, at_reference
         self.flows = at_target.flows()
         self._reference_flows = at_reference.flows()
-        self._references: dict[int, dict[int | None, _Places]] = {}
+        self._references: dict[int, dict[str, dict[int | None, _Places]]] = {}
         # Some models rescale the stream by the number of the block: then blocks of one number are compared.
         self._is_uniform = all(
             max(values) - min(values) <= _TOLERANCE
@@ -198,7 +198,8 @@ class _Comparison:
                 alike = {
                     number: each for number, each in reference.get(part, {}).items() if each.keys() == places.keys()
                 }
-                before = alike.get(block) or next(iter(alike.values()), {})
+                partner = block if block in alike else next(iter(alike), None)
+                before = alike.get(partner, {})
                 for place, sizes in places.items():
                     if place not in before or (self._of_number(place) and block not in alike):
                         continue
