@@ -17,7 +17,7 @@ from mssp.hf.meta import class_of
 from mssp.hf.text_parts import freeze_other_parts
 from mssp.planning.recipe import PlanWarning
 from tests.hf.families import PLANNED, REFUSED, entries
-from tests.hf.families.entries import Planned, Sizes
+from tests.hf.families.entries import Sizes
 
 BASE, TARGET, VOCABULARY, HEAD = entries.BASE, entries.TARGET, entries.VOCABULARY, entries.HEAD
 # Dense models: N x2, L x1.5, and FFNs that grow from 3 to 3.5 times the width.
@@ -61,9 +61,10 @@ DENSE_FAMILIES: dict[str, Sizes] = {
 def config_of(family: str, shape: mssp.Shape, **changes: Any) -> Any:
     entry = (PLANNED | REFUSED)[family]
     sizes = {**usual_sizes(shape), **entry.sizes(shape), **changes}
-    if isinstance(entry, Planned) and entry.beside is not None:  # without its own family, whose class knows it
+    if entry.larger:
         tied = {"tie_word_embeddings": bool(sizes.get("tie_word_embeddings"))}
-        return CONFIG_MAPPING[entry.larger](text_config=sizes, **entry.beside(shape), **tied)
+        beside = entry.beside(shape) if entry.beside else {}
+        return CONFIG_MAPPING[entry.larger](text_config=sizes, **beside, **tied)
     return CONFIG_MAPPING[family](**sizes)
 
 

@@ -37,6 +37,7 @@ def infos_of(model: nn.Module, base: BaseShapes | None = None) -> dict[str, Para
     }
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     stacks = dict(_stacks(model, clean))
+    _refuse_several_sizes(model, stacks, shapes)
     infos = {name: stacks.get(name) or info_of(name, shape) for name, shape in shapes.items()}
     for name, shape in shapes.items():
         reason = why_unconfirmed(name)
@@ -57,6 +58,19 @@ def _refuse(unknown: Sequence[str], shapes: Mapping[str, tuple[int, ...]], subje
     if unknown:
         patterns = dict.fromkeys(f"{for_all_blocks(name)} {shapes[name]}" for name in unknown)
         raise ValueError(f"{subject} that are not understood: {', '.join(patterns)}")
+
+
+def _refuse_several_sizes(
+    model: nn.Module, stacks: Mapping[str, ParamInfo], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuse stacks of experts that differ in size: a plan has one width and one number of experts."""
+    sizes: dict[str, dict[tuple[int, ...], str]] = {}
+    for name, info in stacks.items():
+        sizes.setdefault(info.role, {}).setdefault(shapes[name], name)
+    for of_role in sizes.values():
+        if len(of_role) > 1:
+            listed = ", ".join(f"{for_all_blocks(name)} {shape}" for shape, name in of_role.items())
+            raise ValueError(f"{title_of(model)} has experts of several sizes, where a plan has one: {listed}")
 
 
 def _stacks(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[str, ParamInfo]]:

@@ -227,6 +227,14 @@ _INDEXERS = Names(
         r"(?:input|post_attention)_layernorm\.mlp\.fc[12]\.weight": _LINEAR,
     },
 )
+# MiniMax's lightning attention: queries, keys and values of a head lie together in one matrix.
+_LIGHTNING_ATTENTION = Names(
+    last_matrices=("out_proj",),
+    parameters={
+        r"self_attn\.(?:qkv_proj|output_gate|out_proj)\.weight": _LINEAR,
+        r"self_attn\.norm\.weight": _SMALL_GAIN,
+    },
+)
 # A shared expert that stands outside of the MoE layer (Granite).
 _SHARED_MLP = Names(
     mlps=("shared_mlp",),
@@ -239,7 +247,8 @@ _SHARED_MLP = Names(
     },
 )
 ENTRIES: tuple[Names, ...] = (
-    _USUAL, _LINEAR_ATTENTION, _STATE_SPACES, _SHORT_CONVOLUTIONS, _INDEXERS, _SHARED_MLP,
+    _USUAL, _LINEAR_ATTENTION, _LIGHTNING_ATTENTION, _STATE_SPACES, _SHORT_CONVOLUTIONS, _INDEXERS,
+    _SHARED_MLP,
 )  # fmt: skip
 
 # The flags that every class of stacked experts has in transformers: how many experts there are, whether they are gated,

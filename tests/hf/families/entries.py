@@ -58,8 +58,11 @@ class Refused:
         sizes: as of a planned family.
         message: a part of what ``adapt`` says.
         reason: why there is no rule, for readers of the table.
+        larger, beside: as of a planned family.
     """
 
     sizes: Callable[[mssp.Shape], Sizes]
     message: str
     reason: str
+    larger: str = ""
+    beside: Callable[[mssp.Shape], Sizes] | None = None

@@ -30,6 +30,23 @@ def deepseek_ocr2_text(shape: mssp.Shape) -> Sizes:
     }
 
 
+def ernie4_5_vl_moe_text(shape: mssp.Shape) -> Sizes:
+    sizes: Sizes = {"moe_num_experts": shape.experts, "moe_k": shape.active, "intermediate_size": 2 * shape.width}
+    layers = {"mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1)}
+    sizes["rope_parameters"] = _rotation([3, 3, 2])
+    return sizes | layers | {"moe_intermediate_size": [shape.expert_width, shape.expert_width // 2]}
+
+
+def muse_spark_text(shape: mssp.Shape) -> Sizes:
+    layers = {
+        "layer_types": ["sliding_attention"] * (shape.depth - 1) + ["full_attention"],
+        "layer_rope_theta": [10000.0] * shape.depth,
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+    }
+    sizes = {"num_local_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "head_dim": HEAD}
+    return sizes | layers | {"intermediate_size": 2 * shape.width, "moe_hidden_size": shape.width}
+
+
 def _rotation(sections: list[int]) -> Sizes:
     """Of positions in three dimensions: the pairs of a head that each of them rotates."""
     return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
@@ -49,6 +66,10 @@ def _seeing_and_hearing(shape: mssp.Shape) -> Sizes:
     sizes = {"encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "d_model": 16}
     hearing = sizes | {"output_dim": shape.width, "downsample_hidden_size": 8, "num_mel_bins": 16}
     return _seeing(shape) | {"audio_config": hearing}
+
+
+def _hearing(shape: mssp.Shape) -> Sizes:
+    return {"audio_config": {"out_hidden_size": shape.width}}
 
 
 def _reading(shape: mssp.Shape) -> Sizes:
@@ -79,10 +100,23 @@ PLANNED = {
         unlimited_ocr_text, "softmax", _DENSE_AND_SHARED, larger="unlimited_ocr", beside=_reading
     ),
 }
-REFUSED: dict[str, Refused] = {}
+REFUSED = {
+    "ernie4_5_vl_moe_text": Refused(
+        ernie4_5_vl_moe_text,
+        "has experts of several sizes",
+        "experts of two sizes in every block, those for text and those for images: a plan has one size of experts, and "
+        "which share of tokens an expert sees depends on the images in a batch",
+        larger="ernie4_5_vl_moe",
+    ),
+    "muse_spark_text": Refused(
+        muse_spark_text,
+        "has a norm after each expert",
+        "a norm after each expert: its gains do not average over experts as the sum in the theory does",
+        larger="muse_spark",
+        beside=_hearing,
+    ),
+}
 NOT_YET: tuple[str, ...] = (
-    "ernie4_5_vl_moe_text",
     "glm5_next_text",
-    "muse_spark_text",
     "step3p5",
 )

@@ -196,6 +196,11 @@ def mimo_v2_flash(shape: mssp.Shape) -> Sizes:
     return sizes | heads | layers | {"intermediate_size": 2 * shape.width, "sliding_window": 8}
 
 
+def minimax(shape: mssp.Shape) -> Sizes:
+    layers = {"layer_types": ["linear_attention"] * (shape.depth - 1) + ["full_attention"]}
+    return mixtral(shape) | layers | {"head_dim": HEAD}
+
+
 def minimax_m3_vl_text(shape: mssp.Shape) -> Sizes:
     dense = {"dense_intermediate_size": 2 * shape.width, "shared_intermediate_size": 2 * shape.width}
     layers = {
@@ -256,8 +261,11 @@ PLANNED = {
     ),
     "solar_open": Planned(solar_open, "renormalised", (SHARED_EXPERTS,)),
 }
-REFUSED: dict[str, Refused] = {}
-NOT_YET: tuple[str, ...] = (
-    "minimax",
-    "mistral_large4_text",
-)
+REFUSED = {
+    "minimax": Refused(
+        minimax,
+        "post_attention_layernorm stands on the residual stream, and no residual factor damps what that does",
+        "two norms of every block stand on the residual stream: nothing damps what their gains add up to in depth",
+    ),
+}
+NOT_YET: tuple[str, ...] = ("mistral_large4_text",)
