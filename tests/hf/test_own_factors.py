@@ -276,7 +276,7 @@ def test_a_changed_constant_is_no_factor_of_sizes() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_family_has_a_factor_of_sizes(family: str) -> None:
-    assert own_factors(on_meta(config_of(family, TARGET)), config_of(family, BASE)) == {}
+    assert own_factors(on_meta(config_of(family, TARGET)), on_meta(config_of(family, BASE))) == {}
 
 
 # -- the residual stream ----------------------------------------------------------------------------------------------
@@ -346,6 +346,6 @@ def test_a_model_that_does_not_run_is_said_to_be_unknown() -> None:
     model = built(Broken, "olmoe", TARGET)
     before = list(everything(model))
     with pytest.warns(PlanWarning, match="Broken does not run with stand-ins: 'nobody.*is not known") as caught:
-        assert own_factors(model, config_of("olmoe", BASE)) == {}
+        assert own_factors(model, on_meta(config_of("olmoe", BASE))) == {}
     assert "\n" not in str(caught[0].message)
     assert list(everything(model)) == before

@@ -93,7 +93,7 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     small = None if base is None else on_meta(base, like=model)
     infos = infos_of(model, None if small is None else BaseShapes(small, model))
     gates = _gates(model, gate)
-    factors = list(together(factors_for(model, gates), own_factors(model, base)).items())
+    factors = list(together(factors_for(model, gates), own_factors(model, small)).items())
     paths = {module: path for path, module in model.named_modules()}
     named = {paths[module]: factor for module, factor in factors}
     was_empty = any(parameter.is_meta for parameter in model.parameters())

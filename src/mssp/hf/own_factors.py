@@ -39,22 +39,21 @@ _PATTERNS = 5
 _LEAST = 1e-6  # the size of numbers that are zero up to rounding
 
 
-def own_factors(model: nn.Module, base: Any = None) -> dict[nn.Module, PlannedFactor]:
+def own_factors(model: nn.Module, small: nn.Module | None = None) -> dict[nn.Module, PlannedFactor]:
     """The factors that take out what a model's forward pass multiplies by more than the base's does.
 
-    ``base`` is the base's config. Without it the model is compared with one of half its width, and all that can be
-    taken out is the root of the width on embeddings. A norm on the residual stream is refused.
+    ``small`` is the base, on any device. Without it the model is compared with one of half its width, and all that can
+    be taken out is the root of the width on embeddings. A norm on the residual stream is refused.
     """
     try:
-        reference = _reference(model, base)
+        reference = _reference(model, small)
         with rehearsal(model) as at_target:
+            flows = at_target.flows()
+            _refuse_what_is_on_the_stream(flows)
             if reference is None:
-                _refuse_what_is_on_the_stream(at_target.flows())
                 return {}
             with rehearsal(reference) as at_reference:
-                comparison = _Comparison(at_target, at_reference)
-                _refuse_what_is_on_the_stream(comparison.flows)
-                found = _found(comparison)
+                found = _found(_Comparison(at_target, flows, at_reference))
     except NotRunnableError as error:
         warnings.warn(
             f"{error}: whether its forward pass has factors that depend on sizes, or norms on the residual stream, is "
@@ -64,26 +63,25 @@ def own_factors(model: nn.Module, base: Any = None) -> dict[nn.Module, PlannedFa
         )
         return {}
     widths = [_width(each) for each in (model, reference)]
-    planned = {factor.module: _planned(model, factor, widths, base is not None) for factor in found}
+    planned = {factor.module: _planned(model, factor, widths, small is not None) for factor in found}
     return {module: planned[name] for path, module in model.named_modules() if (name := of_all_blocks(path)) in planned}
 
 
-def _reference(model: nn.Module, base: Any) -> nn.Module | None:
+def _reference(model: nn.Module, small: nn.Module | None) -> nn.Module | None:
     """The base with the target's constants; without a base the target at half its width, None if that cannot be."""
     entries = entries_of(model.config)
-    if base is None:
+    if small is None:
         try:
             return on_meta(config_of(at_half_width(entries), like=model), like=model)
         except ValueError:
             return None
-    config = config_of(base, like=model)
-    small = entries_of(config)
+    before = entries_of(small.config)
     changed = {
         key: value
         for key, value in entries.items()
-        if key in small and small[key] != value and all(_is_constant(key, each) for each in (value, small[key]))
+        if key in before and before[key] != value and all(_is_constant(key, each) for each in (value, before[key]))
     }
-    return on_meta(config_of({**small, **changed}, like=model) if changed else config, like=model)
+    return on_meta(config_of({**before, **changed}, like=model), like=model) if changed else small
 
 
 def _is_constant(key: str, value: Any) -> bool:
@@ -151,15 +149,14 @@ class _Difference:
 class _Comparison:
     """A rehearsal at the target, compared with one at the reference."""
 
-    def __init__(self, at_target: Rehearsal, at_reference: Rehearsal) -> None:
-        self.at_target, self._at_reference = at_target, at_reference
-        self.flows = at_target.flows()
+    def __init__(self, at_target: Rehearsal, flows: Sequence[Flow], at_reference: Rehearsal) -> None:
+        self.at_target, self._flows, self._at_reference = at_target, flows, at_reference
         self._reference_flows = at_reference.flows()
         self._references: dict[int, dict[str, dict[int | None, _Places]]] = {}
         # Some models rescale the stream by the number of the block: then blocks of one number are compared.
         self._is_uniform = all(
             max(values) - min(values) <= _TOLERANCE
-            for values in zip(*map(_numbers, [*self.flows, *self._reference_flows]), strict=False)
+            for values in zip(*map(_numbers, [*self._flows, *self._reference_flows]), strict=False)
         )
 
     def differences(self, factors: Sequence[Factor]) -> dict[str, _Difference]:
@@ -192,7 +189,7 @@ class _Comparison:
             sizes = self._at_reference.sizes(pattern=pattern)
             self._references[pattern] = _by_part(_effective(sizes, self._reference_flows))
         reference, logs = self._references[pattern], {}
-        target = _by_part(_effective(self.at_target.sizes(factors, pattern), self.flows))
+        target = _by_part(_effective(self.at_target.sizes(factors, pattern), self._flows))
         for part, blocks in target.items():
             for block, places in blocks.items():
                 alike = {
