@@ -224,6 +224,10 @@ _INDEXERS = Names(
         # Norms with a gate of low rank, and queries that come with gates (A.X K2).
         r"self_attn\.q_gate_proj\.weight": _LINEAR,
         r"(?:input|post_attention)_layernorm\.norm\.weight": _GAIN,
+        # A norm of the indexer's own, and a number and a slope over positions for each head (Mistral Large 4).
+        r"self_attn\.indexer\.q_input_norm\.weight": _GAIN,
+        r"self_attn\.indexer\.q_input_norm\.bias": _BIAS,
+        r"self_attn\.(?:indexer\.)?softmax_scaling\.(?:scale|bias)": _DECAY,
         r"(?:input|post_attention)_layernorm\.mlp\.fc[12]\.weight": _LINEAR,
     },
 )

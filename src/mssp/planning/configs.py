@@ -44,8 +44,9 @@ _SYNONYMS = ("experts", "active")
 _SHARES_OF_ONE = frozenset({
     "afmoe", "aria_text", "cohere2_moe", "deepseek_v3", "ernie4_5_moe", "exaone_moe", "flint", "glm4_moe",
     "glm4_moe_lite", "glm4v_moe_text", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoeshared",
-    "hunyuan_v1_moe", "hy_v3", "laguna", "mellum", "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text", "mixtral",
-    "qwen3_5_moe_text", "qwen3_next", "qwen3_omni_moe_text", "qwen3_vl_moe_text", "solar_open",
+    "hunyuan_v1_moe", "hy_v3", "laguna", "mellum", "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text",
+    "mistral_large4_text", "mixtral", "qwen3_5_moe_text", "qwen3_next", "qwen3_omni_moe_text", "qwen3_vl_moe_text",
+    "solar_open",
 })  # fmt: skip
 _BY_LAYER = ("moe_intermediate_size", "moe_topk")  # may be lists with one size for each layer
 _SHARES_FLAGS = ("norm_topk_prob", "moe_renormalize", "route_norm")

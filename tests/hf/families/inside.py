@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import mssp
-from tests.hf.families.entries import DENSE_LAYERS, HEAD, SHARED_EXPERTS, Planned, Refused, Sizes
-from tests.hf.families.usual import glm4_moe, qwen3_moe
+from tests.hf.families.entries import DENSE_LAYERS, HEAD, OWN_STARTS, SHARED_EXPERTS, Planned, Refused, Sizes
+from tests.hf.families.usual import glm4_moe, low_ranks, qwen3_moe
 
 
 def qwen3_vl_moe_text(shape: mssp.Shape) -> Sizes:
@@ -47,6 +47,22 @@ def muse_spark_text(shape: mssp.Shape) -> Sizes:
     return sizes | layers | {"intermediate_size": 2 * shape.width, "moe_hidden_size": shape.width}
 
 
+def mistral_large4_text(shape: mssp.Shape) -> Sizes:
+    layers = {
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+        "layer_types": ["indexed_attention"] * shape.depth,
+        "indexer_types": ["full"] * shape.depth,
+        "no_rope_layers": [1] * shape.depth,
+        "kv_source_layers": [*range(shape.depth)],
+    }
+    sizes = {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 4}
+    return (
+        {key: size for key, size in low_ranks(shape).items() if key not in ("q_lora_rank", "first_k_dense_replace")}
+        | sizes
+        | layers
+    )
+
+
 def _rotation(sections: list[int]) -> Sizes:
     """Of positions in three dimensions: the pairs of a head that each of them rotates."""
     return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
@@ -66,6 +82,11 @@ def _seeing_and_hearing(shape: mssp.Shape) -> Sizes:
     sizes = {"encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "d_model": 16}
     hearing = sizes | {"output_dim": shape.width, "downsample_hidden_size": 8, "num_mel_bins": 16}
     return _seeing(shape) | {"audio_config": hearing}
+
+
+def _patching(shape: mssp.Shape) -> Sizes:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return {"vision_config": sizes | {"head_dim": 8}}
 
 
 def _hearing(shape: mssp.Shape) -> Sizes:
@@ -92,6 +113,14 @@ PLANNED = {
         deepseek_ocr2_text, "softmax", _DENSE_AND_SHARED, larger="deepseek_ocr2", beside=_reading
     ),
     "glm4v_moe_text": Planned(glm4v_moe_text, "renormalised", _DENSE_AND_SHARED, larger="glm4v_moe", beside=_seeing),
+    "mistral_large4_text": Planned(
+        mistral_large4_text,
+        "renormalised",
+        (*_DENSE_AND_SHARED, OWN_STARTS),
+        own=("softmax_scaling.scale", "softmax_scaling.bias"),
+        larger="mistral_large4",
+        beside=_patching,
+    ),
     "qwen3_omni_moe_text": Planned(
         qwen3_vl_moe_text, "renormalised", larger="qwen3_omni_moe_thinker", beside=_seeing_and_hearing
     ),

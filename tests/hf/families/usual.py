@@ -268,4 +268,4 @@ REFUSED = {
         "two norms of every block stand on the residual stream: nothing damps what their gains add up to in depth",
     ),
 }
-NOT_YET: tuple[str, ...] = ("mistral_large4_text",)
+NOT_YET: tuple[str, ...] = ()
