@@ -13,6 +13,7 @@ import copy
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -93,11 +94,12 @@ def coefficients_of(model: nn.Module, layers: int, experts: int) -> list[Coeffic
     ``layers`` is the number of its MoE layers, ``experts`` that of the routed experts in each of them. Models without
     such a loss have none, and a coefficient of 0 is none. None stands for a loss whose coefficient is not known.
     """
-    stub = _Stub(model, layers, experts)
     try:
+        stub = _Stub(model, layers, experts)
         of_routing = stub.of_routing({})
     except Exception as error:  # any family's code, which was not made for this
-        if getattr(model.config, _FLAG, False):
+        config: Any = model.config
+        if getattr(config.get_text_config(), _FLAG, False):
             _warn(f"the model's load-balancing loss could not be measured ({' '.join(str(error).split())}): {_REMEDY}")
             return None
         return []
@@ -246,20 +248,26 @@ class _Stub:
     """A model whose forward pass has its own code, and in place of all its modules the same logits for every token."""
 
     def __init__(self, model: nn.Module, layers: int, experts: int) -> None:
-        self._model, self._layers, self._experts = model, layers, experts
+        self._layers, self._experts = layers, experts
+        self._outputs, self._repeated = _Outputs(), 1
+        self._stub = self._with_outputs(model)
 
     def uniform(self, name: str) -> float:
         """The loss at uniform routing for a coefficient of 1."""
-        share = self.loss(values={name: 2.0}) - self.loss(values={name: 1.0})  # without what else is added
+        with self._in_layers(self._layers):
+            share = self.loss(values={name: 2.0}) - self.loss(values={name: 1.0})  # without what else is added
         return float(f"{share:.{_DIGITS}g}")
 
     def is_coefficient(self, name: str, value: float) -> bool:
         """Whether a part of what routing adds to the loss is proportional to a number."""
         try:
-            once, twice, thrice = (self.of_routing({name: times * value}) for times in (1.0, 2.0, 3.0))
+            once, twice = (self.of_routing({name: times * value}) for times in (1.0, 2.0))
+            if abs(twice - once) <= _NOTHING:
+                return False
+            thrice = self.of_routing({name: 3.0 * value})
         except Exception:  # numbers that it cannot be are none that a loss is multiplied by
             return False
-        return abs(twice - once) > _NOTHING and math.isclose(thrice - twice, twice - once, rel_tol=_CLOSE)
+        return math.isclose(thrice - twice, twice - once, rel_tol=_CLOSE)
 
     def is_of_balance(self, values: Mapping[str, float], beside: Mapping[str, float] | None = None) -> bool:
         """Whether what the numbers add (to what the others add) depends on how logits differ, and not on their size."""
@@ -279,24 +287,42 @@ class _Stub:
         ``peak`` is what the logit of the first expert is larger by than others, which are ``shift``. ``values`` are
         numbers of the model or its config to set first.
         """
-        with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
-            logits = torch.full((_TOKENS, self._experts), shift, dtype=torch.float32)
-            logits[:, 0] += peak
-            stub = self._with_outputs(tuple(logits.clone() for _ in range(self._layers)))
+        before = {name: read(self._stub, name) for name in values}
+        try:
             for name, value in values.items():
-                put(stub, name, value)
-            tokens = torch.zeros(1, _TOKENS, dtype=torch.long)
-            return float(type(stub).forward(stub, input_ids=tokens, labels=tokens, **{_FLAG: True}).loss)
+                put(self._stub, name, value)
+            with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
+                logits = torch.full((_TOKENS, self._experts), shift, dtype=torch.float32)
+                logits[:, 0] += peak
+                self._outputs.router_logits = (logits,) * self._repeated
+                tokens = torch.zeros(1, _TOKENS, dtype=torch.long)
+                forward = type(self._stub).forward
+                return float(forward(self._stub, input_ids=tokens, labels=tokens, **{_FLAG: True}).loss)
+        finally:
+            for name, value in before.items():
+                put(self._stub, name, value)
 
-    def _with_outputs(self, router_logits: tuple[Tensor, ...]) -> Any:
+    @contextmanager
+    def _in_layers(self, layers: int) -> Iterator[None]:
+        """All layers of the model, where only what they come to matters: one is enough to find a coefficient."""
+        self._repeated = layers
+        try:
+            yield
+        finally:
+            self._repeated = 1
+
+    def _with_outputs(self, model: Any) -> Any:
         """A copy of the model that shares nothing that is set here, and needs no weights."""
-        model: Any = self._model
         stub = copy.copy(model)
         readout = model.get_output_embeddings()
         vocabulary, width = readout.weight.shape
-        trunk = _Constant(_Outputs(torch.zeros(1, _TOKENS, width, dtype=torch.float32), router_logits))
+        self._outputs.last_hidden_state = torch.zeros(1, _TOKENS, width, device="cpu", dtype=torch.float32)
         vars(stub)["_modules"] = {
-            name: _Predictions(vocabulary) if module is readout else trunk if _has_parameters(module) else module
+            name: _Readout(vocabulary)
+            if module is readout
+            else _Trunk(module, self._outputs)
+            if _has_parameters(module)
+            else module
             for name, module in model._modules.items()
         }
         vars(stub)["config"] = copy.deepcopy(model.config)
@@ -316,8 +342,8 @@ def _no_loss(*args: Any, **kwargs: Any) -> Tensor:
 class _Outputs:
     """What the model inside a model for causal language modelling returns; what it might return besides is None."""
 
-    def __init__(self, hidden: Tensor, router_logits: tuple[Tensor, ...]) -> None:
-        self.last_hidden_state, self.router_logits = hidden, router_logits
+    last_hidden_state: Tensor
+    router_logits: tuple[Tensor, ...]
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -327,27 +353,32 @@ class _Outputs:
         return self.last_hidden_state if place == 0 else None
 
 
-class _Constant(nn.Module):
-    def __init__(self, output: _Outputs) -> None:
+class _Trunk(nn.Module):
+    """Returns the same outputs for whatever goes in, and has all other attributes of the module it stands for."""
+
+    def __init__(self, module: nn.Module, outputs: _Outputs) -> None:
         super().__init__()
-        self.output = output
+        vars(self).update(module=module, outputs=outputs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["module"], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> _Outputs:
-        return self.output
+        outputs: _Outputs = vars(self)["outputs"]
+        return outputs
 
 
-class _Predictions(nn.Module):
+class _Readout(nn.Module):
     """A readout that is certain of the first token."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
-        self.vocabulary = vocabulary
         self.weight = torch.zeros(vocabulary, 1, device="meta")
+        self.logits = torch.zeros(1, _TOKENS, vocabulary, device="cpu", dtype=torch.float32)
+        self.logits[..., 0] = 50.0
 
     def forward(self, x: Tensor) -> Tensor:
-        logits = x.new_zeros(*x.shape[:-1], self.vocabulary)
-        logits[..., 0] = 50.0
-        return logits
+        return self.logits[:, : x.shape[1]].clone()
 
 
 def _warn(message: str) -> None:
