@@ -28,8 +28,8 @@ PUBLIC = {
     "mssp.coordcheck": "Check check",
     "mssp.data": "Dataset NAMES Split Tokens from_folder from_npz from_text_file load python_source save_npz subset",
     "mssp.dmft": "Comparison Experiment Solution compare example solve",
-    "mssp.hf": "PlanCallback Proxy Suggestions adapt by_name checkpoint_infos fold optimizer_factory plan proxy "
-    "release save_pretrained suggest_claims",
+    "mssp.hf": "PlanCallback Proxy Suggestions adapt by_name checkpoint_infos fold from_config optimizer_factory "
+    "plan proxy push release save_pretrained suggest_claims",
     "mssp.hosts": "HOSTS SIDES Sizes export",
     "mssp.ladders": "Ladder Ladders MLPLadder Tuned family multipliers_for",
     "mssp.measure": "ModuleProbe Monitor monitor verify",

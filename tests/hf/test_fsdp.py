@@ -103,6 +103,10 @@ def check_meta() -> None:
     for name, buffer in reference.named_buffers():
         assert torch.equal(whole(model.get_buffer(name)), buffer), name
     mssp.verify(model, optimizer_for(model, plan()), plan())
+    in_one_call = mssp.hf.from_config(config, plan(gates_sum_to_one=True), base=base, shard=shard)
+    assert_same(in_one_call, reference)
+    with torch.no_grad():
+        assert torch.allclose(in_one_call.eval()(tokens()).logits, reference(tokens()).logits, rtol=1e-5, atol=1e-6)
 
 
 def check_forward_pass() -> None:

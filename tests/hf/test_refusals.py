@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import IA3Config, LoraConfig, get_peft_model
 from torch import nn
 from transformers import AutoModelForCausalLM, GraniteConfig, JambaConfig
 
@@ -127,6 +127,25 @@ def test_models_with_lora() -> None:
     for model in (wrapped, plain):  # LoRA is put into the model itself
         with refused(model, "carries adapters (LoRA): plans are for models trained from scratch"):
             mssp.hf.adapt(model, base=OLMOE_BASE)
+
+
+@pytest.mark.parametrize(
+    "adapters",
+    [LoraConfig(target_modules=["q_proj"], r=2), IA3Config(target_modules=["q_proj"], feedforward_modules=[])],
+)
+def test_adapters_that_come_after_the_plan(adapters: Any) -> None:
+    model = olmoe()
+    mssp.hf.adapt(model, base=OLMOE_BASE)
+    initialized(model, plan_of())
+    optimizer = torch.optim.AdamW(mssp.param_groups(model, plan_of()))
+    wrapped = get_peft_model(model, adapters)
+    message = "OlmoeForCausalLM (model_type 'olmoe') carries adapters (LoRA): plans are for models trained from scratch"
+    for each in (wrapped, model):
+        for use in (mssp.initialize, mssp.param_groups):
+            with refused(each, message):
+                use(each, plan_of())
+        with refused(each, message):
+            mssp.verify(each, optimizer, plan_of())
 
 
 # -- configs ----------------------------------------------------------------------------------------------------------

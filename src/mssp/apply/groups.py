@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mssp._constraints import a_module, a_plan, an_optimizer, claims, optional, takes
+from mssp._constraints import a_module, a_plan, an_optimizer, claims, function, optional, takes
 from mssp.apply.description import Claims, planned_parameters
 
 if TYPE_CHECKING:
@@ -41,12 +41,22 @@ def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> 
     return list(groups.values())
 
 
-@takes(model=a_module, plan=a_plan, claims=optional(claims))
-def optimizer_for(model: nn.Module, plan: Plan, claims: Claims | None = None) -> Optimizer:
-    """The plan's optimizer with its groups, and with scaled gradients where the plan asks for them."""
-    make: Callable[..., Optimizer] = optimizer_class(plan)
+@takes(model=a_module, plan=a_plan, claims=optional(claims), made_by=optional(function))
+def optimizer_for(
+    model: nn.Module,
+    plan: Plan,
+    claims: Claims | None = None,
+    *,
+    made_by: Callable[..., Optimizer] | None = None,
+    **options: Any,
+) -> Optimizer:
+    """The plan's optimizer with its groups, and with scaled gradients where the plan asks for them.
+
+    ``made_by`` is a class to take in place of torch's, and ``options`` are arguments of it, such as ``fused=True``.
+    """
+    make: Callable[..., Optimizer] = made_by or optimizer_class(plan)
     # A schedule with a rate of its own, such as a floor, is relative to the default, which is therefore the tuned rate.
-    optimizer = make(param_groups(model, plan, claims), lr=plan.lr)
+    optimizer = make(param_groups(model, plan, claims), lr=plan.lr, **options)
     if plan.grad_scale:
         scale_gradients(optimizer)
     return optimizer

@@ -13,8 +13,10 @@ from mssp._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mssp.hf.adaptation import adapt, release
+    from mssp.hf.building import from_config
     from mssp.hf.config_plans import plan
     from mssp.hf.folding import fold
+    from mssp.hf.model_card import push
     from mssp.hf.named_plan import by_name
     from mssp.hf.parameters import checkpoint_infos
     from mssp.hf.proxies import Proxy, proxy
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "adaptation": ("adapt", "release"),
+    "building": ("from_config",),
     "config_plans": ("plan",),
     "folding": ("fold",),
+    "model_card": ("push",),
     "named_plan": ("by_name",),
     "parameters": ("checkpoint_infos",),
     "proxies": ("Proxy", "proxy"),
@@ -34,8 +38,8 @@ _HOMES = {
     "trainer": ("PlanCallback", "optimizer_factory"),
 }
 __all__ = [
-    "PlanCallback", "Proxy", "Suggestions", "adapt", "by_name", "checkpoint_infos", "fold", "optimizer_factory", "plan",
-    "proxy", "release", "save_pretrained", "suggest_claims",
+    "PlanCallback", "Proxy", "Suggestions", "adapt", "by_name", "checkpoint_infos", "fold", "from_config",
+    "optimizer_factory", "plan", "proxy", "push", "release", "save_pretrained", "suggest_claims",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

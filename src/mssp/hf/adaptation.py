@@ -48,7 +48,7 @@ from mssp.hf.own_values import changed_buffers, values_of_own
 from mssp.hf.parameters import BaseShapes, infos_of, title_of
 from mssp.hf.probing import GATE_KINDS
 from mssp.hf.text_parts import refuse_other_parts
-from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, QUANTISED
+from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, PEFT, QUANTISED
 from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, entries_of, family_of, is_dense, loaded
 from mssp.planning.parameter import OWN, ParamInfo
 from mssp.planning.plans import Plan
@@ -189,6 +189,7 @@ class _Adapted:
     coefficients: Sequence[Coefficient]
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
+        _refuse_adapters(self.model)  # which may have come since
         return self.infos
 
     def planned_factors(self) -> Mapping[str, PlannedFactor]:
@@ -244,14 +245,19 @@ class _Adapted:
             )
 
 
+def _refuse_adapters(model: nn.Module) -> None:
+    of_peft = (type(module).__module__.partition(".")[0] == PEFT for module in model.modules())
+    if hasattr(model, ADAPTERS) or any(of_peft) or any(ADAPTER_MODULE in name for name, _ in model.named_modules()):
+        raise ValueError(
+            f"{title_of(model)} carries adapters (LoRA): plans are for models trained from scratch, not for fine-tuning"
+        )
+
+
 def _refuse_what_is_not_trained_from_scratch(model: nn.Module) -> None:
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "to_dict"):
         raise ValueError(f"{type(model).__name__} is no model of transformers: describe it by claims (mssp.describe)")
-    if hasattr(model, ADAPTERS) or any(ADAPTER_MODULE in name for name, _ in model.named_modules()):
-        raise ValueError(
-            f"{title_of(model)} carries adapters (LoRA): plans are for models trained from scratch, not for fine-tuning"
-        )
+    _refuse_adapters(model)
     if getattr(model, QUANTISED, False) or getattr(config, QUANTIZATION, None) is not None:
         raise ValueError(
             f"{title_of(model)} is quantised: plans are for models trained from scratch, in floating point (if its "

@@ -20,6 +20,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from mssp._constraints import a_plan, kind_of, takes
+from mssp._constraints import a_plan, kind_of, switch, takes
 from mssp._files import replacing
 from mssp.apply.description import name_cleaner, planned_parameters, unwrapped
 from mssp.apply.groups import check_schedule, inner_optimizer, optimizer_for, same_values
@@ -94,6 +95,7 @@ def read_again(model: nn.Module, folder: Path) -> None:
 
 
 PLAN_FILE = "plan.json"
+_EIGHT_BIT = ("bitsandbytes.optim", "torchao.optim")  # modules that have Adam8bit and AdamW8bit
 # The values of a group that its plan sets and nothing changes; a schedule moves ``lr`` alone.
 _PLANNED_KEYS = ("initial_lr", "lr_scale", "lr_mult", "eps", "grad_scale", "weight_decay", "betas")
 _DEFAULT_BETAS = (0.9, 0.999)  # those of torch and of the Trainer, for a plan whose recipe has none
@@ -103,14 +105,39 @@ _ENOUGH_ENTRIES, _TOLERANCE = 2000, 0.1
 _RECIPE_PATHS = ("recipe.", "tuned_with.")
 
 
-@takes(plan=a_plan)
-def optimizer_factory(plan: Plan) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
+@takes(plan=a_plan, fused=switch, eight_bit=switch)
+def optimizer_factory(
+    plan: Plan, *, fused: bool = False, eight_bit: bool = False
+) -> tuple[Callable[[], Callable[..., Optimizer]], dict[str, Any]]:
     """What ``Trainer(optimizer_cls_and_kwargs=...)`` takes: the plan's optimizer, made when the Trainer needs it.
 
     ``args.optim``, ``learning_rate``, ``weight_decay`` and Adam's eps and betas in the Trainer's arguments then have no
     effect, since the plan has them. Schedules and warmup are still those of the arguments.
+
+    Args:
+        fused: use torch's fused step.
+        eight_bit: keep Adam's averages in eight bits, by bitsandbytes or else torchao, whichever is installed.
     """
-    return _factory, {"plan": plan}
+    if fused and eight_bit:
+        raise ValueError("fused is a step of torch's own optimizers, and 8-bit ones have another: leave out fused")
+    options: dict[str, Any] = {"fused": True} if fused else {}
+    if eight_bit:
+        options["made_by"] = _eight_bit_class(plan)
+    return _factory, {"plan": plan, **options}
+
+
+def _eight_bit_class(plan: Plan) -> Callable[..., Optimizer]:
+    """The 8-bit optimizer of a plan, of the first library that is installed."""
+    name = f"{plan.setting.optimizer.title}8bit"
+    if not plan.setting.optimizer.moments:
+        raise ValueError(f"eight_bit is for Adam and AdamW, whose averages it keeps: {plan.optimizer} has none")
+    for library in _EIGHT_BIT:
+        try:
+            made_by: Callable[..., Optimizer] = getattr(import_module(library), name)
+        except ImportError:
+            continue
+        return made_by
+    raise ValueError("eight_bit needs bitsandbytes or torchao, and neither is installed: pip install bitsandbytes")
 
 
 def _factory() -> Callable[..., Optimizer]:
@@ -118,10 +145,12 @@ def _factory() -> Callable[..., Optimizer]:
     return _optimizer_of_plan
 
 
-def _optimizer_of_plan(model: nn.Module, plan: Plan) -> Optimizer:
+def _optimizer_of_plan(
+    model: nn.Module, plan: Plan, made_by: Callable[..., Optimizer] | None = None, **options: Any
+) -> Optimizer:
     if not any(isinstance(module, DescribesItself) for module in model.modules()):
         raise ValueError("the model does not say what its parameters are: call mssp.hf.adapt(model, base) first")
-    optimizer = optimizer_for(model, plan)
+    optimizer = optimizer_for(model, plan, made_by=made_by, **options)
     optimizer.register_load_state_dict_pre_hook(_refuse_state_of_another_plan)
     return optimizer
 

@@ -262,8 +262,9 @@ STACK_FLAGS = ("num_experts", "has_gate", "has_bias", "is_transposed", "is_conca
 GATED_FIRST, PLAIN_FIRST, SECOND, BIAS_SUFFIX = "gate_up_proj", "up_proj", "down_proj", "_bias"
 # The activation of such a class, with gates or without, and the flag of a norm after each expert.
 GATED_ACTIVATION, PLAIN_ACTIVATION, NORM_AFTER_EXPERT = "_apply_gate", "act_fn", "has_post_expert_norm"
-# Signs that a model is not trained from scratch: an attribute and a part of modules' names (adapters), and a flag.
-ADAPTERS, ADAPTER_MODULE, QUANTISED = "peft_config", "lora_", "is_quantized"
+# Signs that a model is not trained from scratch: an attribute, a part of modules' names and a package of their classes
+# (adapters), and a flag.
+ADAPTERS, ADAPTER_MODULE, PEFT, QUANTISED = "peft_config", "lora_", "peft", "is_quantized"
 
 
 def names() -> Names:
