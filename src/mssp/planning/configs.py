@@ -48,6 +48,7 @@ _SHARES_OF_ONE = frozenset({
     "mistral_large4_text", "mixtral", "qwen3_5_moe_text", "qwen3_next", "qwen3_omni_moe_text", "qwen3_vl_moe_text",
     "solar_open",
 })  # fmt: skip
+_BLOCKS = "layers_block_type"  # a list of what every block is
 _BY_LAYER = ("moe_intermediate_size", "moe_topk")  # may be lists with one size for each layer
 _SHARES_FLAGS = ("norm_topk_prob", "moe_renormalize", "route_norm")
 _NUMBERS_OF_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
@@ -146,7 +147,7 @@ def sizes_of(config: Any) -> dict[str, Any]:
     >>> sizes_of({"model_type": "llama", "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4})
     {'width': 64, 'depth': 4}
     """
-    entries = entries_of(config)
+    entries = _with_depth(entries_of(config))
     dense = is_dense(entries)
     sizes = {}
     for name, keys in _SIZES.items():
@@ -177,6 +178,13 @@ def sizes_of(config: Any) -> dict[str, Any]:
                 f"of n_group {groups} leaves {reachable} to choose from"
             )
     return sizes
+
+
+def _with_depth(entries: Config) -> Config:
+    """The entries with the number of blocks, of a config that lists them and says nowhere how many they are."""
+    blocks = entries.get(_BLOCKS)
+    stated = any(entries.get(key) is not None for key in _SIZES["depth"])
+    return entries if stated or not isinstance(blocks, list) else {**entries, _SIZES["depth"][0]: len(blocks)}
 
 
 def keys_of_sizes(config: Any) -> dict[str, list[str]]:
