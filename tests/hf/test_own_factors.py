@@ -279,6 +279,19 @@ def test_no_family_has_a_factor_of_sizes(family: str) -> None:
     assert own_factors(on_meta(config_of(family, TARGET)), on_meta(config_of(family, BASE))) == {}
 
 
+def test_without_a_base_a_model_that_cannot_be_halved_is_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(entries: Any) -> Any:
+        raise ValueError("heads do not fit")
+
+    monkeypatch.setattr("mssp.hf.own_factors.at_half_width", refused)
+    says = (
+        r"no model of half the width of this OlmoeForCausalLM can be built \(pass base\): heads do not fit: whether "
+        "its forward pass has factors that depend on sizes is not known$"
+    )
+    with pytest.warns(PlanWarning, match=says):
+        assert own_factors(on_meta(config_of("olmoe", TARGET))) == {}
+
+
 # -- the residual stream ----------------------------------------------------------------------------------------------
 
 

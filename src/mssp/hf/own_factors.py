@@ -45,36 +45,32 @@ def own_factors(model: nn.Module, small: nn.Module | None = None) -> dict[nn.Mod
     ``small`` is the base, on any device. Without it the model is compared with one of half its width, and all that can
     be taken out is the root of the width on embeddings. A norm on the residual stream is refused.
     """
+    looked_at = "factors that depend on sizes, or norms on the residual stream,"
     try:
-        reference = _reference(model, small)
         with rehearsal(model) as at_target:
             flows = at_target.flows()
             _refuse_what_is_on_the_stream(flows)
-            if reference is None:
-                return {}
-            with rehearsal(reference) as at_reference:
+            looked_at = "factors that depend on sizes"
+            with rehearsal(_reference(model, small)) as at_reference:
                 found = _found(_Comparison(at_target, flows, at_reference))
+                growth = _width(model) / _width(at_reference.model)
     except NotRunnableError as error:
-        warnings.warn(
-            f"{error}: whether its forward pass has factors that depend on sizes, or norms on the residual stream, is "
-            "not known",
-            PlanWarning,
-            stacklevel=4,
-        )
+        warnings.warn(f"{error}: whether its forward pass has {looked_at} is not known", PlanWarning, stacklevel=4)
         return {}
-    widths = [_width(each) for each in (model, reference)]
-    planned = {factor.module: _planned(model, factor, widths, small is not None) for factor in found}
+    planned = {factor.module: _planned(model, factor, growth, small is not None) for factor in found}
     return {module: planned[name] for path, module in model.named_modules() if (name := of_all_blocks(path)) in planned}
 
 
-def _reference(model: nn.Module, small: nn.Module | None) -> nn.Module | None:
-    """The base with the target's constants; without a base the target at half its width, None if that cannot be."""
+def _reference(model: nn.Module, small: nn.Module | None) -> nn.Module:
+    """The base with the target's constants; without a base the target at half its width."""
     entries = entries_of(model.config)
     if small is None:
         try:
             return on_meta(config_of(at_half_width(entries), like=model), like=model)
-        except ValueError:
-            return None
+        except ValueError as error:
+            raise NotRunnableError(
+                f"no model of half the width of this {type(model).__name__} can be built (pass base): {error}"
+            ) from None
     before = entries_of(small.config)
     changed = {
         key: value
@@ -280,11 +276,10 @@ def _simple(ratio: float) -> float:
     return root if abs(root / ratio - 1) < 1e-5 else ratio
 
 
-def _planned(model: nn.Module, factor: Factor, widths: Sequence[int], has_base: bool) -> PlannedFactor:
-    width, width_before = widths
+def _planned(model: nn.Module, factor: Factor, growth: float, has_base: bool) -> PlannedFactor:
     embedding = model.get_input_embeddings()  # type: ignore[operator]
     is_embedding = any(module is embedding for path, module in model.named_modules() if path == factor.module)
-    if is_embedding and math.isclose(factor.value, (width_before / width) ** 0.5, rel_tol=_TOLERANCE):
+    if is_embedding and math.isclose(factor.value, growth**-0.5, rel_tol=_TOLERANCE):
         return EMBEDDINGS
     if not has_base:
         raise ValueError(

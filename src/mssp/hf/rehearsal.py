@@ -74,7 +74,7 @@ class Rehearsal:
     """Runs one model, any number of times, in the context :func:`rehearsal`."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self.model = model
         self._paths = {module: path for path, module in model.named_modules()}
         self._blocks = list(blocks_of(model))
         self._writers = {block: stream_writers(block) for block in self._blocks}
@@ -220,15 +220,15 @@ class Rehearsal:
         for module in self._paths:
             handles += [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)]
         try:
-            takes = inspect.signature(type(self._model).forward).parameters
+            takes = inspect.signature(type(self.model).forward).parameters
             quiet = {"use_cache": False} if "use_cache" in takes else {}
             tokens = torch.arange(1, 1 + _TOKENS, device="cpu").view(1, _TOKENS)
-            output = self._model(tokens, **quiet)
+            output = self.model(tokens, **quiet)
         except NotRunnableError:
             raise
         except Exception as error:  # whatever the code of a model raises
             reason = " ".join(str(error).splitlines()[:1]) or type(error).__name__
-            raise NotRunnableError(f"{type(self._model).__name__} does not run with stand-ins: {reason}") from error
+            raise NotRunnableError(f"{type(self.model).__name__} does not run with stand-ins: {reason}") from error
         finally:
             for handle in handles:
                 handle.remove()
