@@ -19,7 +19,7 @@ import mssp
 import mssp.hf.named_plan  # what the command imports late is counted too
 from mssp.apply.description import describe
 from mssp.cli import main
-from mssp.hf.probing import NeutralGains
+from mssp.hf.probing import Probed, _state, neutral_gain
 from tests.hf.tiny_models import BASE, config_of
 
 DEPTHS = 4, 8
@@ -38,7 +38,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return call
 
     for name, module in list(sys.modules.items()):
-        for wanted in ("read_config", "on_meta", "neutral_gain", "name_cleaner"):
+        for wanted in ("read_config", "on_meta", "neutral_gain", "gates_of", "name_cleaner"):
             if name.startswith("mssp.") and wanted in vars(module):
                 monkeypatch.setattr(module, wanted, counting(wanted, vars(module)[wanted]))
     monkeypatch.setattr(re, "compile", counting("regex", re.compile))
@@ -61,16 +61,16 @@ def test_each_config_is_read_once_and_built_once(counted: Counter[str], tmp_path
     assert (counted["read_config"], counted["on_meta"]) == (2, 2)
 
 
-def test_norms_that_are_alike_run_once_and_names_are_read_as_often_at_any_depth(
+def test_norms_and_routers_that_are_alike_run_once_and_names_are_read_as_often_at_any_depth(
     counted: Counter[str], tmp_path: Path
 ) -> None:
     counts = []
     for depth in DEPTHS:
         counted.clear()
         plan_of_depth(tmp_path, depth)
-        counts.append((counted["neutral_gain"], counted["name_cleaner"], counted["regex"]))
+        counts.append([counted[each] for each in ("neutral_gain", "gates_of", "name_cleaner", "regex")])
     assert counts[0] == counts[1]
-    assert counts[0][0] == 2  # the norms of a width, and those of keys, which have half of it
+    assert counts[0][:2] == [2, 1]  # the norms of a width, and those of keys, which have half of it; one router
 
 
 def test_no_name_becomes_a_regular_expression(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,15 +99,17 @@ def test_norms_that_may_differ_are_run_each() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * (self.shift + self.weight)
 
-    neutral = NeutralGains()
+    neutral = Probed(neutral_gain)
     assert [neutral(Shifted(shift), "norm") for shift in (0.0, 1.0, 0.0)] == [1.0, 0.0, 1.0]
     hooked = Shifted(0.0)
     hooked.register_forward_pre_hook(lambda module, args: (args[0] * 0 + 1,))
     hooked.register_forward_hook(lambda module, args, output: output + 1)
     assert neutral(hooked, "norm") == 0.0
-    around = Shifted(0.0)
-    around.inside = nn.Identity()
-    assert neutral(around, "norm") == 1.0
+    around, other = Shifted(0.0), Shifted(0.0)
+    around.inside, other.inside = nn.Dropout(0.5), nn.Dropout(0.5)
+    assert [neutral(around, "norm"), neutral(other, "norm")] == [1.0, 1.0]
+    other.inside.register_forward_hook(lambda module, args, output: output)
+    assert (_state(around), _state(other)) == (_state(around), None)
 
 
 def test_a_config_that_is_base_and_target_is_built_as_if_read_twice(counted: Counter[str], tmp_path: Path) -> None:

@@ -119,9 +119,8 @@ class PlanCommand:
         read: Reader = cache(read_config)  # reads each file once
         with without_plan_warnings(), no_garbage_collection():  # printed below, without a line of source code
             target_plan = self._planned(read) if self.extend is None else self._extended(self.extend, read)
-            target_plan = with_sides(target_plan, *self._configs(read))
             named = None if self.json and not self.by_name else self._by_name(target_plan, read)
-            target_plan = target_plan if named is None else named.plan
+            target_plan = with_sides(target_plan, *self._configs(read)) if named is None else named.plan
         for warning in target_plan.warnings:
             print(f"mssp: warning: {warning}", file=sys.stderr)
         if self.by_name:
@@ -147,11 +146,11 @@ class PlanCommand:
             print("mssp: warning: to see the plan by parameter name, install mssp[hf]", file=sys.stderr)
             return None
         from mssp.hf.meta import ConfigError, config_of, on_meta
-        from mssp.hf.named_plan import by_name
+        from mssp.hf.named_plan import by_name_with_sides
         from mssp.hf.probing import TooLargeError
 
         try:
-            return by_name(target_plan, *self._configs(read))
+            return by_name_with_sides(target_plan, *self._configs(read))
         except ConfigError:
             for path, config in zip((self.target_config, self.base_config), self._configs(read), strict=True):
                 try:

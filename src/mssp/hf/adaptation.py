@@ -46,7 +46,7 @@ from mssp.hf.meta import config_of, on_meta
 from mssp.hf.own_factors import own_factors
 from mssp.hf.own_values import changed_buffers, values_of_own
 from mssp.hf.parameters import BaseShapes, infos_of, title_of
-from mssp.hf.probing import GATE_KINDS
+from mssp.hf.probing import GATE_KINDS, Probed, gates_of
 from mssp.hf.text_parts import refuse_other_parts
 from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, PEFT, QUANTISED
 from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, entries_of, family_of, is_dense, loaded
@@ -143,7 +143,8 @@ def _warn_of_half_precision(model: nn.Module) -> None:
 
 def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
     """The kind of gates of every MoE layer: found out by running its router, or taken from the caller."""
-    gates: dict[MoE, str] = {moe: moe.gates().kind for moe in moe_layers(model)}
+    probe = Probed(gates_of)
+    gates: dict[MoE, str] = {moe: moe.gates(probe).kind for moe in moe_layers(model)}
     for moe, kind in gates.items():
         if gate not in (None, kind):
             raise ValueError(f"{moe.name} makes {kind} gates, which running it shows: leave out gate {gate!r}")

@@ -13,7 +13,7 @@ from math import prod
 from torch import nn
 
 from mssp.hf import vocabulary
-from mssp.hf.probing import NeutralGains
+from mssp.hf.probing import Probed, neutral_gain
 from mssp.hf.structure import Seen, Structure, words_of
 from mssp.planning.parameter import ParamInfo
 
@@ -81,7 +81,7 @@ class ModuleGuesses:
     def __init__(self, structure: Structure, of_matrix: Callable[[Seen], Guess]) -> None:
         self._structure, self._of_matrix = structure, of_matrix
         self._width = structure.width
-        self._neutral_gains = NeutralGains()
+        self._neutral_gains = Probed(neutral_gain)
 
     def of_attention(self, seen: Seen) -> Guess:
         """Parameters of torch's MultiheadAttention, whose names are its own."""

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from itertools import compress, groupby
 from typing import Any
 
+from torch import nn
+
 from mssp._constraints import a_config, a_plan, optional, shown, takes
 from mssp._forms import Form
 from mssp._tables import align, markdown_table, number
-from mssp.apply.description import multipliers_of, planned_parameters
+from mssp.apply.description import describe, multipliers_of, planned_parameters
 from mssp.hf.adaptation import adapt
 from mssp.hf.balancing import COEFFICIENTS
 from mssp.hf.factors import RULE_ATTRIBUTE, PlannedFactor
@@ -26,6 +28,7 @@ from mssp.planning.plan_file import document
 from mssp.planning.plans import Plan, Values
 from mssp.planning.printing import facts, notes, title
 from mssp.planning.rules import BIASES, GAINS
+from mssp.planning.sides import sides_of
 
 FORM = Form("plan file by name", "mssp.hf", "named_plan.schema.json")
 
@@ -106,9 +109,23 @@ def by_name(plan: Plan, target: Any, base: Any = None) -> ByName:
 
     ``base`` is the config of the model that was tuned.
     """
+    return _of_model(plan, _adapted(target, base))
+
+
+def by_name_with_sides(plan: Plan, target: Any, base: Any = None) -> ByName:
+    """The same, of the plan with the sides of the model's matrices, which :func:`mssp.hf.plan` would build again."""
+    model = _adapted(target, base)
+    return _of_model(plan.with_sides(sides_of(plan.completed(describe(model)))), model)
+
+
+def _adapted(target: Any, base: Any) -> nn.Module:
     model = on_meta(config_of(target))
     forget(model)  # a plan that the config of a checkpoint keeps
     adapt(model, base=None if base is None else config_of(base))
+    return model
+
+
+def _of_model(plan: Plan, model: nn.Module) -> ByName:
     infos_of_row: dict[tuple[str, tuple[int, ...], Values], list[ParamInfo]] = {}
     for info, parameter, values in planned_parameters(model, plan, None):
         infos_of_row.setdefault((for_all_blocks(info.name), tuple(parameter.shape), values), []).append(info)

@@ -17,7 +17,7 @@ from mssp._constraints import a_config, mapping, optional, takes
 from mssp.apply.description import name_cleaner
 from mssp.hf.experts import FusedExperts, has_attribute, is_fused
 from mssp.hf.meta import config_of, on_meta
-from mssp.hf.probing import NeutralGains
+from mssp.hf.probing import Probed, neutral_gain
 from mssp.hf.text_parts import is_described, path_of_text_model
 from mssp.hf.vocabulary import Place, for_all_blocks, info_of, names, place_of, why_unconfirmed
 from mssp.planning.configs import family_of, kinds_of_blocks
@@ -46,7 +46,7 @@ def infos_of(model: nn.Module, base: BaseShapes | None = None) -> dict[str, Para
     unknown = [name for name, info in infos.items() if info is None and parameters[name].requires_grad]
     _refuse(unknown, shapes, f"{title_of(model)} has parameters")
     head_size = _head_size(model.get_submodule(text))
-    neutral_gains = NeutralGains()
+    neutral_gains = Probed(neutral_gain)
     return {
         name: _completed(model, name, shapes, info, base, head_size, neutral_gains)
         for name, info in infos.items()
@@ -87,7 +87,7 @@ def _completed(
     info: ParamInfo,
     base_shapes: BaseShapes | None,
     head_size: int | None,
-    neutral_gains: NeutralGains,
+    neutral_gains: Probed[float],
 ) -> ParamInfo:
     """The vocabulary's description with what this model and its base add: where gains start, and which sides grow."""
     at_base: frozenset[tuple[int, ...]] = frozenset() if base_shapes is None else base_shapes.shapes_of(name)

@@ -6,15 +6,16 @@ and may be on the meta device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 GATE_KINDS = (SIGMOID, SOFTMAX, RENORMALISED) = ("sigmoid", "softmax", "renormalised")
+Found = TypeVar("Found")
 _TOKENS = 64
 _TOLERANCE = 1e-3
 
@@ -36,35 +37,43 @@ def neutral_gain(norm: nn.Module, name: str) -> float:
     raise ValueError(f"{name} multiplies neither by its weight nor by 1 + weight, and where to start it is not known")
 
 
-class NeutralGains:
-    """The neutral gains of many norms. Norms that must compute the same are run once.
+class Probed(Generic[Found]):
+    """What a probe finds out of many modules. Modules that must compute the same are run once.
 
-    Two norms share a run if their class agrees, the names, shapes and types of their tensors, and every attribute.
-    Plain values agree by value, other objects only if they are the same object. A norm with hooks, or with modules
-    inside, is always run itself.
+    Two modules share a run if their class agrees, the names, shapes and types of their tensors, every attribute, and
+    the modules inside. Plain values agree by value, other objects only if they are the same object. A module with
+    hooks, or with one inside that has hooks, is always run itself.
+
+    The last argument of a call is the module's name, for error messages.
     """
 
-    def __init__(self) -> None:
-        self._gain_of_state: dict[Any, float] = {}
+    def __init__(self, probe: Callable[..., Found]) -> None:
+        self._probe = probe
+        self._found: dict[Any, Found] = {}
 
-    def __call__(self, norm: nn.Module, name: str) -> float:
-        state = _state(norm)
+    def __call__(self, module: nn.Module, *arguments: Any) -> Found:
+        state = _state(module)
         if state is None:
-            return neutral_gain(norm, name)
-        if state not in self._gain_of_state:
-            self._gain_of_state[state] = neutral_gain(norm, name)
-        return self._gain_of_state[state]
+            return self._probe(module, *arguments)
+        key = (state, arguments[:-1])
+        if key not in self._found:
+            self._found[key] = self._probe(module, *arguments)
+        return self._found[key]
 
 
 def _state(module: nn.Module) -> Any:
-    """All that a forward pass depends on besides the numbers in tensors; None if hooks or inner modules add to it."""
-    if module._modules or any(hooks for name, hooks in vars(module).items() if name.endswith("_hooks")):
+    """All that a forward pass depends on besides the numbers in tensors; None if hooks add to it."""
+    if any(hooks for name, hooks in vars(module).items() if name.endswith("_hooks")):
+        return None
+    inside = [None if part is None else _state(part) for part in module._modules.values()]
+    if any(state is None and part is not None for state, part in zip(inside, module._modules.values(), strict=True)):
         return None
     tensors = [*module._parameters.items(), *module._buffers.items()]
     return (
         type(module),
         *((name, None if tensor is None else (tuple(tensor.shape), tensor.dtype)) for name, tensor in tensors),
         *((name, _comparable(value)) for name, value in vars(module).items() if name not in _ATTRIBUTES_OF_ALL),
+        *zip(module._modules, inside, strict=True),
     )
 
 
