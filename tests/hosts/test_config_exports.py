@@ -25,6 +25,9 @@ from tests.hf.tiny_models import BASE, FAMILIES, TARGET, config_of
 from tests.hosts.real_hosts import load, model_of, plan_for
 from tests.hosts.test_exports import torchtitan_groups
 
+# Linear attention and full attention have the same names in different blocks, and numbers of their own.
+MIXED = ("kimi_linear",)
+
 
 def numbers(values: Values) -> tuple[Any, ...]:
     return values.role, values.lr, values.eps, values.weight_decay, values.grad_scale, values.init_std
@@ -54,6 +57,10 @@ def planned(family: str, optimizer: str) -> tuple[mssp.Plan, dict[str, tuple[Any
 @pytest.mark.parametrize(("host", "optimizer"), [*((host, "adamw") for host in HOSTS), ("nanogpt", "sgd")])
 def test_exports_tables_and_groups_have_one_number(family: str, host: str, optimizer: str) -> None:
     plan, of_model = planned(family, optimizer)
+    if family in MIXED:
+        with pytest.raises(ValueError, match=r"sizes and numbers differ from block to block in the plan's configs"):
+            export(plan, host)
+        return
     text = export(plan, host)
     assert "taken to grow" not in text
     assert "taken to be fixed" not in text
@@ -66,7 +73,7 @@ def test_exports_tables_and_groups_have_one_number(family: str, host: str, optim
             if re.search(kind, name.removeprefix("model.")) and (role == "hidden" or of_model[name][0] == "qk_norm"):
                 assert of_model[name] == numbers(row.values), (name, row.parameter.pattern)
                 compared += 1
-    assert compared >= 2 * TARGET.depth - 1
+    assert compared >= TARGET.depth
 
 
 def rates(planned: SimpleNamespace, model: nn.Module) -> dict[str, float]:
