@@ -239,6 +239,15 @@ _LIGHTNING_ATTENTION = Names(
         r"self_attn\.norm\.weight": _SMALL_GAIN,
     },
 )
+# Several residual streams, of which every block reads one mixture and writes to all (hyper-connections).
+_HYPER_CONNECTIONS = Names(
+    unconfirmed={
+        r"(?:attn|ffn)_hc\.(?:fn|base|scale)": (
+            "a weight of hyper-connections, for which no rule is confirmed: it mixes several residual streams, and "
+            "what a block writes is no longer added to one that a residual factor damps"
+        ),
+    },
+)
 # A shared expert that stands outside of the MoE layer (Granite).
 _SHARED_MLP = Names(
     mlps=("shared_mlp",),
@@ -252,7 +261,7 @@ _SHARED_MLP = Names(
 )
 ENTRIES: tuple[Names, ...] = (
     _USUAL, _LINEAR_ATTENTION, _LIGHTNING_ATTENTION, _STATE_SPACES, _SHORT_CONVOLUTIONS, _INDEXERS,
-    _SHARED_MLP,
+    _HYPER_CONNECTIONS, _SHARED_MLP,
 )  # fmt: skip
 
 # The flags that every class of stacked experts has in transformers: how many experts there are, whether they are gated,

@@ -47,6 +47,10 @@ def muse_spark_text(shape: mssp.Shape) -> Sizes:
     return sizes | layers | {"intermediate_size": 2 * shape.width, "moe_hidden_size": shape.width}
 
 
+def glm5_next_text(shape: mssp.Shape) -> Sizes:
+    return low_ranks(shape) | {"qk_rope_head_dim": 0}
+
+
 def mistral_large4_text(shape: mssp.Shape) -> Sizes:
     layers = {
         "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
@@ -137,6 +141,13 @@ REFUSED = {
         "which share of tokens an expert sees depends on the images in a batch",
         larger="ernie4_5_vl_moe",
     ),
+    "glm5_next_text": Refused(
+        glm5_next_text,
+        "a weight of hyper-connections, for which no rule is confirmed",
+        "hyper-connections: every block reads a mixture of several residual streams and writes to all of them, so that "
+        "no residual factor damps what blocks add to one stream",
+        larger="glm5_next",
+    ),
     "muse_spark_text": Refused(
         muse_spark_text,
         "has a norm after each expert",
@@ -145,7 +156,4 @@ REFUSED = {
         beside=_hearing,
     ),
 }
-NOT_YET: tuple[str, ...] = (
-    "glm5_next_text",
-    "step3p5",
-)
+NOT_YET: tuple[str, ...] = ("step3p5",)
