@@ -32,6 +32,7 @@ BENCHMARKS = {
     "config_plan": Smoke("--parameters 14 --repeats 1", {}, "all but probing"),
     "dmft": Smoke("--device cpu --cases I-mssp --widths I=8,16 --seeds 2 --samples 1000 --solves 2",
                   {"SOFTMAX_RATES": (0.01,), "SOFTMAX_SAMPLES": (1000,)}, "softmax gates"),
+    "draws": Smoke("--numbers 1 --normals 1000", {"_WIDTH": 16}, "normals per second"),
     "faithfulness": Smoke("", {"SHRINK": [1.0, 2.0**-60]}, "scaled gradients down to"),
     "gpt": Smoke("", {"SMALL": TINY, "STEPS": 1, "COMPILER": "eager", "LAYERS": [(64, 64, 16, 64)], "TOKENS": 8},
                  "tokens per second"),
