@@ -98,6 +98,8 @@ ANY = PLAN | {
 BY_NAME = {
     "": "plan parameters factors",
     **{f"plan/{place}".rstrip("/"): words for place, words in ANY.items()},
+    "plan": f"{ANY['']} sides load_balance",
+    "plan/sides/*": "fan_in fan_out base_fan_in base_fan_out",
     "parameters": "header rows",
 }
 CHECK = {
@@ -155,6 +157,7 @@ DOCUMENTS = {
 }
 KEYED_BY_DATA = {
     "roles", "quantities", "widths", "finite", "values", "lr_mult", "init_mult", "init_std", "loss", "lr", "eps",
+    "sides",
 }  # fmt: skip
 
 
