@@ -47,6 +47,7 @@ from mssp.hf.own_factors import own_factors
 from mssp.hf.own_values import changed_buffers, values_of_own
 from mssp.hf.parameters import BaseShapes, infos_of, title_of
 from mssp.hf.probing import GATE_KINDS, Probed, gates_of
+from mssp.hf.starts import spread_starts
 from mssp.hf.text_parts import refuse_other_parts
 from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, PEFT, QUANTISED
 from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, entries_of, family_of, is_dense, loaded
@@ -227,14 +228,20 @@ class _Adapted:
         return type(self.model).save_pretrained(self.model, *args, **kwargs)  # type: ignore[attr-defined]
 
     def missing_own_values(self, seed: int) -> Sequence[tuple[Tensor, Tensor]]:
-        """Buffers and kept parameters with their values, of a model that was given memory by ``to_empty``."""
+        """What takes its start from the base, with its values.
+
+        Of a model that was given memory by ``to_empty``, buffers and kept parameters go before.
+        """
+        spread = []
+        if self.base is not None and any(info.start == OWN for info in self.infos.values()):
+            spread = spread_starts(self.model, self.infos, on_meta(self.base, like=self.model))
         changed = changed_buffers(self.model)
         if not changed and not (changed is None and self.was_empty):
-            return []
+            return spread
         clean = name_cleaner(self.model)
         frozen = {clean(name) for name, parameter in self.model.named_parameters() if not parameter.requires_grad}
         kept = frozen | {name for name, info in self.infos.items() if info.start == OWN}
-        return values_of_own(self.model, kept, seed)
+        return [*values_of_own(self.model, kept, seed), *spread]
 
     def check_own_values(self) -> None:
         """Refuse a model that was given memory by ``to_empty``, and whose buffers nobody has filled since."""

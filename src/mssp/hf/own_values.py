@@ -53,7 +53,7 @@ def values_of_own(model: nn.Module, kept: Collection[str], seed: int) -> list[tu
     Random numbers follow from the seed. Raises a ValueError that names what the library does not fill.
     """
     clean = name_cleaner(model)
-    built = _built_with_own_values(model, kept, seed)
+    built = built_with_own_values(model, kept, seed)
     held = [(clean(name), buffer) for name, buffer in model.named_buffers(remove_duplicate=False)]
     held += [(clean(name), parameter) for name, parameter in model.named_parameters() if clean(name) in kept]
     unfilled = [name for name, tensor in held if not _fits(built.get(name), tensor)]
@@ -92,7 +92,7 @@ def _computed(module: nn.Module, init: Callable[[nn.Module], None]) -> dict[str,
     }
 
 
-def _built_with_own_values(model: nn.Module, kept: Collection[str], seed: int) -> dict[str, Tensor]:
+def built_with_own_values(model: nn.Module, kept: Collection[str], seed: int) -> dict[str, Tensor]:
     """The buffers and the kept parameters of a new model with the same config, without memory for all others."""
 
     def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:

@@ -185,7 +185,7 @@ _STATE_SPACES = Names(
     parameters={
         rf"{_MIXER}\.(?:in_proj|x_proj|dt_proj|out_proj)\.weight": _LINEAR,
         rf"{_MIXER}\.(?:in_proj|out_proj|conv1d)\.bias": _BIAS,
-        rf"{_MIXER}\.(?:D|dt_bias|dt_proj\.bias)": _DECAY,
+        rf"{_MIXER}\.(?:A_log|D|dt_bias|dt_proj\.bias)": _DECAY,
         rf"{_MIXER}\.norm\.weight": _GAIN,
         rf"{_MIXER}\.(?:dt|b|c)_layernorm\.weight": _SMALL_GAIN,
         r"mixer\.[qkvo]_proj\.weight": _LINEAR,

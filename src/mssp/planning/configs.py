@@ -43,10 +43,10 @@ _SYNONYMS = ("experts", "active")
 # Families whose gates are shares of one unless a flag says otherwise.
 _SHARES_OF_ONE = frozenset({
     "afmoe", "aria_text", "cohere2_moe", "deepseek_v3", "ernie4_5_moe", "exaone_moe", "flint", "glm4_moe",
-    "glm4_moe_lite", "glm4v_moe_text", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoeshared",
-    "hunyuan_v1_moe", "hy_v3", "laguna", "mellum", "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text",
-    "mistral_large4_text", "mixtral", "qwen3_5_moe_text", "qwen3_next", "qwen3_omni_moe_text", "qwen3_vl_moe_text",
-    "solar_open",
+    "glm4_moe_lite", "glm4v_moe_text", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid",
+    "granitemoeshared", "hunyuan_v1_moe", "hy_v3", "laguna", "mellum", "mimo_v2_flash", "minimax_m2",
+    "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "qwen3_5_moe_text", "qwen3_next", "qwen3_omni_moe_text",
+    "qwen3_vl_moe_text", "solar_open",
 })  # fmt: skip
 _BLOCKS = "layers_block_type"  # a list of what every block is
 _BY_LAYER = ("moe_intermediate_size", "moe_topk")  # may be lists with one size for each layer

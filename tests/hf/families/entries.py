@@ -32,6 +32,7 @@ class Planned:
         gates: as the router of the installed library makes them, read by hand.
         special: what the tiny model has, of ``SPECIAL``.
         own: endings of the names of trained parameters that keep the model's own start.
+        spread: endings of the names of those that take the base's start, spread over the heads.
         writers: modules of all three blocks of the target that write to the residual stream.
         rescales: whether blocks multiply the stream by a number.
         larger: the model type of the multimodal model that holds it, if it is there only inside that.
@@ -43,6 +44,7 @@ class Planned:
     gates: str
     special: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    spread: tuple[str, ...] = ()
     writers: int = 6
     rescales: bool = False
     larger: str = ""

@@ -23,6 +23,13 @@ def jamba(shape: mssp.Shape) -> Sizes:
     return experts | attention | {"expert_layer_period": 1, "expert_layer_offset": 0, "mamba_d_state": 8}
 
 
+def granitemoehybrid(shape: mssp.Shape) -> Sizes:
+    heads = {"mamba_n_heads": shape.width // 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1}
+    experts = {"num_local_experts": shape.experts, "intermediate_size": shape.expert_width}
+    more = {"shared_intermediate_size": 2 * shape.width, "mamba_chunk_size": 16}
+    return experts | heads | more | _linear_then_full(shape)
+
+
 def lfm2_moe(shape: mssp.Shape) -> Sizes:
     sizes = {"num_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "num_dense_layers": 1}
     layers = {"layer_types": ["conv"] * (shape.depth - 1) + ["full_attention"]}
@@ -52,6 +59,15 @@ def axk2(shape: mssp.Shape) -> Sizes:
 _USUAL = (DENSE_LAYERS, SHARED_EXPERTS)
 _INDEXERS = "indexers get no gradient, and stay as they start"
 PLANNED: dict[str, Planned] = {
+    "granitemoehybrid": Planned(
+        granitemoehybrid,
+        "renormalised",
+        (SHARED_EXPERTS, OWN_STARTS),
+        own=("D", "dt_bias"),
+        spread=("A_log",),
+        writers=9,
+        note="decay rates start as the base's do, spread over the heads",
+    ),
     "lfm2_moe": Planned(lfm2_moe, "renormalised", (DENSE_LAYERS,)),
     "kimi_linear": Planned(kimi_linear, "renormalised", (*_USUAL, OWN_STARTS), own=("A_log", "dt_bias")),
     "bailing_hybrid": Planned(bailing_hybrid, "renormalised", (*_USUAL, OWN_STARTS), own=("A_log", "dt_bias")),
@@ -67,4 +83,4 @@ REFUSED: dict[str, Refused] = {
         "through them do not fall with the width ([record](../records/2026-11-19-families.md))",
     ),
 }
-NOT_YET: tuple[str, ...] = ("nemotron_h", "granitemoehybrid")
+NOT_YET: tuple[str, ...] = ("nemotron_h",)
