@@ -31,6 +31,7 @@ _DIVIDED = (
     "intermediate_size", "intermediate_size_mlp", "dense_intermediate_size", "prefix_dense_intermediate_size",
     "ffn_hidden_size", "shared_expert_intermediate_size", "shared_intermediate_size",
     "moe_shared_expert_intermediate_size", "q_lora_rank", "kv_lora_rank", "o_lora_rank",
+    "mamba_n_heads", "linear_num_heads",
 )  # fmt: skip
 # Numbers of heads, and of those that they share. The second divides the first.
 _HEADS = (
