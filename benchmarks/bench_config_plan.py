@@ -2,6 +2,10 @@
 
     ./dev bench config_plan
     ./dev bench config_plan --parameters 500 1000 2000
+    ./dev bench config_plan --released
+
+With ``--released`` the models are Qwen3-235B and DeepSeek-V3, each with a base of a quarter of its width, and the whole
+command is compared with importing torch and the model's own file, both in processes of their own, turn by turn.
 
 The model is a Qwen3-MoE with eleven parameters in each layer, and plans are printed to nowhere. Time is told apart by
 what is done, each part without the parts inside it: reading configs, building models without memory, describing their
@@ -17,6 +21,7 @@ import functools
 import io
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -115,11 +120,49 @@ def once(command: list[str]) -> Counter[str]:
     return watch.taken
 
 
+# Released models, and by what their sizes are divided for a base.
+RELEASED = ("qwen3-235b", "deepseek-v3")
+DIVIDED = (
+    "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size",
+    "q_lora_rank", "kv_lora_rank",
+)  # fmt: skip
+PAIRS = Path(__file__).parents[1] / "tests" / "hf" / "pairs"
+
+
+def seconds_of(command: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
+def released(repeats: int) -> None:
+    """Seconds of ``mssp plan``, and of importing torch and the file of the model's family."""
+    print(f"{'model':>12}{'import':>9}{'plan':>9}{'ratio':>9}")
+    for name in RELEASED:
+        target = PAIRS / name / "target.json"
+        content = json.loads(target.read_text(encoding="utf-8"))
+        small = content | {key: content[key] // 4 for key in DIVIDED if key in content}
+        family = content["model_type"]
+        with tempfile.TemporaryDirectory() as folder:
+            base = Path(folder) / "base.json"
+            base.write_text(json.dumps(small), encoding="utf-8")
+            plan = ["-m", "mssp", "plan", "--base-config", str(base), "--target-config", str(target), "--lr", "4e-3"]
+            load = ["-c", f"import torch, transformers.models.{family}.modeling_{family}"]
+            seconds_of(plan)  # reads all files once
+            runs = [(seconds_of(load), seconds_of(plan)) for _ in range(repeats)]
+        loaded, planned_in = (statistics.median(column) for column in zip(*runs, strict=True))
+        print(f"{name:>12}{loaded:9.2f}{planned_in:9.2f}{planned_in / loaded:9.2f}", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--parameters", type=int, nargs="+", default=[500, 1000, 2000])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--released", action="store_true")
     options = parser.parse_args(arguments)
+    if options.released:
+        released(options.repeats)
+        return
     versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
     print(f"{versions}; milliseconds, medians of {options.repeats}")
     print(f"{'parameters':>10}" + "".join(f"{name:>12}" for name in COLUMNS) + f"{'all but probing':>18}")

@@ -71,7 +71,7 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     Args:
         model: a model of ``transformers`` with a language model's head, on any device (meta too), compiled or not.
         base: the config of the model that was tuned (a config, a mapping, a folder or a ``config.json``). Without it,
-            a model is refused if a side of one of its matrices is no multiple of the width.
+            the sides at the base are those of the plan, if it is one over configs; with others the model is refused.
         plan: sets the factors of the forward pass at once, for a model that has its weights from a checkpoint. For
             other models :func:`mssp.initialize` sets them. Both keep plan and base in the model's config, which
             ``save_pretrained`` writes: after ``from_pretrained``, ``adapt(model)`` and ``adapt(model, base)`` find
