@@ -56,7 +56,10 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (weights["predicted"], weights["verdict"], weights["source"]) == ([0.5] * 7, "ok", "rules")
     assert weights["judged"]["exponent"] == pytest.approx(0.5, abs=0.15)
     moving = check["quantities"]["effective/expert_in"]
-    assert moving["predicted"] == [None, None, *[0.0] * 5]
+    # Of order 1, less what the random part of a sum over so few neurons falls by.
+    first, second, *later = moving["predicted"]
+    assert (first, second, len(later), len(set(later))) == (None, None, 5, 1)
+    assert -0.5 < later[0] < 0
     assert moving["values"]["64"][:2] == [0.0, 0.0]
     assert moving["values"]["64"][2] > 0
     assert moving["exponents"][:2] == [None, None]

@@ -33,19 +33,25 @@ def test_blocks_are_compared_with_blocks_of_their_kind() -> None:
     assert fans_of_keys(FULL, FULL, SLIDING, mlps=(DENSE, DENSE, SPARSE)) == [full, full, sliding]
 
 
+def test_modules_of_one_name_are_told_apart_by_their_parameters() -> None:
+    """The base has no block of full attention with experts; only sliding attention has sinks, so its keys are known."""
+    assert fans_of_keys(FULL, SLIDING, FULL)[2] == (64, BASE_KEYS[FULL])
+
+
 def test_sides_that_the_optimizer_does_not_read_may_be_unknown() -> None:
-    """The base has no block of full attention with experts: how many key heads it would have is not known."""
-    layers = {"layer_types": [FULL, SLIDING, FULL], "mlp_layer_types": [DENSE, SPARSE, SPARSE]}
-    model = model_of(config_of("mimo_v2_flash", TARGET, **layers))
-    mssp.hf.adapt(model, base=config_of("mimo_v2_flash", BASE))
-    name = "model.layers.2.self_attn.k_proj.weight"
+    """The base has no block of sliding attention with experts, and its blocks have different numbers of heads."""
+    layers = {"layer_types": [SLIDING, SLIDING, FULL], "mlp_layer_types": [DENSE, SPARSE, SPARSE]}
+    base_layers = {"layer_types": [SLIDING, FULL], "num_attention_heads_per_layer": [4, 2]}
+    model = model_of(config_of("laguna", TARGET, **layers))
+    mssp.hf.adapt(model, base=config_of("laguna", BASE, **base_layers))
+    name = "model.layers.1.self_attn.q_proj.weight"
     [info] = [info for info in mssp.describe(model) if info.name == name]
     assert (info.base_fan_in, info.base_fan_out) == (64, None)
-    assert plan_of().resolve(mssp.describe(model))[name].lr == pytest.approx(5e-4)
+    assert plan_of().resolve([info])[name].lr == pytest.approx(5e-4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanWarning)
         sgd = plan_of(optimizer="sgd", weight_decay=0.0)
     with pytest.raises(
-        ValueError, match=re.escape(f"'{name}' has fan_out 64, and neither the plan nor the model says")
+        ValueError, match=re.escape(f"'{name}' has fan_out 128, and neither the plan nor the model says")
     ):
-        sgd.resolve(mssp.describe(model))
+        sgd.resolve([info])

@@ -168,8 +168,10 @@ class BaseShapes:
             block: shape for block, shape in blocks.items() if self._modules[block, _child_of(place.local)] == module
         } or blocks
         kind = self._kinds_of_target.get(place.block)
-        alike = {block: shape for block, shape in blocks.items() if self._kinds.get(block) == kind} or blocks
-        return frozenset({alike[place.block]} if place.block in alike else alike.values())
+        alike = {block: shape for block, shape in blocks.items() if self._kinds.get(block) == kind}
+        if place.block in alike:
+            return frozenset({alike[place.block]})
+        return frozenset((alike or blocks).values())
 
     def with_sides(self, info: ParamInfo, name: str, shapes: frozenset[tuple[int, ...]]) -> ParamInfo:
         """The description with the sides that all of these shapes at the base have, computed once for all blocks."""

@@ -237,9 +237,6 @@ class Rehearsal:
         return logits
 
 
-_REST = 1e-3
-
-
 @contextmanager
 def rehearsal(model: nn.Module) -> Iterator[Rehearsal]:
     """A model that can be run with stand-ins, on the CPU, whatever the settings of the caller."""
