@@ -128,7 +128,7 @@ def test_gates_of_a_wide_router_are_seen_too() -> None:
     """Whose inputs and weights must not be the same numbers: every token would be sure of one expert."""
     sizes = {"hidden_size": 2048, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False}
     router = OlmoeTopKRouter(CONFIG_MAPPING["olmoe"](**sizes))
-    assert gates_of(router, 2048, 64, "router") == Gates("softmax", "softmax")
+    assert gates_of(router, 2048, 64, "router") == Gates("softmax", "softmax", 8)
 
 
 def test_gates_are_not_what_somebody_says() -> None:
@@ -144,12 +144,12 @@ def test_gates_are_not_what_somebody_says() -> None:
 def test_defaults_of_torch_make_no_difference(family: str) -> None:
     model = model_of(config_of(family, TARGET))
     usual = copy.deepcopy(model)
-    mssp.hf.adapt(usual)
+    mssp.hf.adapt(usual, base=config_of(family, BASE))
     state = torch.get_rng_state()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
-            mssp.hf.adapt(model)
+            mssp.hf.adapt(model, base=config_of(family, BASE))
     finally:
         torch.set_default_dtype(torch.float32)
     assert mssp.describe(model) == mssp.describe(usual)

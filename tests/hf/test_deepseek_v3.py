@@ -45,7 +45,8 @@ def test_every_value() -> None:
 def test_gate_and_up_are_halves_of_rows() -> None:
     model, _ = adapted("deepseek_v3")
     experts = FusedExperts.of(model.get_submodule("model.layers.1.mlp.experts"), "experts")
-    assert (experts.gated, experts.biased, experts.inputs_first, experts.interleaved) == (True, False, False, False)
+    layouts = {name: info.layout for name, info in experts.tensors.items()}
+    assert layouts == {"gate_up_proj": "(2 out) in", "down_proj": "out in"}
     stack = torch.arange(2.0 * 4 * 3).view(2, 4, 3)  # two experts, gate and up of two, three inputs
     parts = experts.parts("gate_up_proj", stack)
     assert parts["gate"][0].tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 import mssp
 import mssp.hf
-from mssp.hf.experts import FusedExperts, is_fused
+from mssp.hf.experts import FusedExperts, is_fused, moe_layers
 from mssp.hf.factors import FACTOR_ATTRIBUTE, blocks_of, factor_of
 from mssp.hf.text_parts import freeze_other_parts, path_of_text_model
-from mssp.hf.vocabulary import SECOND
-from mssp.planning.configs import gates_sum_to_one
+from mssp.hf.vocabulary import Place
+from mssp.planning.configs import gates_sum_to_one, kinds_of_blocks
 from mssp.planning.parameter import OWN
 from mssp.planning.rules import BIASES, GAINS
 from tests.hf.families import PLANNED
-from tests.hf.families.entries import BASE, DENSE_LAYERS, OWN_STARTS, SHARED_EXPERTS, TARGET, TIED
+from tests.hf.families.entries import BASE, DENSE_LAYERS, OWN_STARTS, SCALED_EMBEDDINGS, SHARED_EXPERTS, TARGET, TIED
 from tests.hf.tiny_models import (
     FAMILIES,
     config_of,
@@ -31,6 +31,7 @@ from tests.hf.tiny_models import (
     logits,
     model_of,
     plan_of,
+    shapes_of,
     tokens,
     traces,
 )
@@ -58,6 +59,8 @@ GATE_AND_UP = (".shared_mlp.input_linear", ".gate_up_proj")  # one Linear for bo
 ENOUGH = 8000  # entries: the standard error of a standard deviation is then 0.8 %
 COMPILED = ("olmoe", "gpt_oss", "dots1")  # tracing takes seconds: two layouts of experts, two kinds of gates
 
+ONE_WAY = {"llama4_text", "dbrx", "longcat_flash"}  # of computing experts: their classes have no flags
+
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
@@ -68,7 +71,7 @@ def _original(family: str) -> nn.Module:
 
 @cache
 def _adapted(family: str, **settings: Any) -> tuple[nn.Module, mssp.Plan]:
-    model, plan = copy.deepcopy(_original(family)), plan_of(**settings)
+    model, plan = copy.deepcopy(_original(family)), plan_of(*shapes_of(family), **settings)
     mssp.hf.adapt(model, base=config_of(family, BASE))
     return initialized(model, plan), plan
 
@@ -103,9 +106,10 @@ def test_every_trainable_parameter_is_claimed_once(family: str) -> None:
 @every_family
 def test_shapes_are_read_off_configs(family: str) -> None:
     target, base = config_of(family, TARGET), config_of(family, BASE)
-    assert mssp.Shape.from_config(target) == mssp.Shape(width=128, expert_width=96, experts=8, active=4, depth=3)
+    active = PLANNED[family].active or 4
+    assert mssp.Shape.from_config(target) == mssp.Shape(width=128, expert_width=96, experts=8, active=active, depth=3)
     assert mssp.Shape.from_config(base) == mssp.Shape(width=64, expert_width=32, experts=4, active=2, depth=2)
-    assert mssp.Shape.from_config(target.to_dict()) == TARGET
+    assert mssp.Shape.from_config(target.to_dict()) == mssp.Shape.from_config(target)
     assert gates_sum_to_one(target) == (PLANNED[family].gates == "renormalised")
 
 
@@ -126,6 +130,7 @@ def test_the_table_says_what_is_special(family: str) -> None:
         DENSE_LAYERS: len(list(stacks(model))) < TARGET.depth,
         SHARED_EXPERTS: any("shared" in info.name for info in infos if info.role == "hidden"),
         OWN_STARTS: any(info.start == OWN for info in infos),
+        SCALED_EMBEDDINGS: FACTOR_ATTRIBUTE in vars(model.get_input_embeddings()),  # type: ignore[operator]
     }
     assert {special for special, there in found.items() if there} == set(PLANNED[family].special)
 
@@ -147,7 +152,7 @@ def test_sides_are_those_of_the_linear_layers(family: str) -> None:
             assert info.base_fan_in == before.in_features, info.name
             assert info.base_fan_out == before.out_features // halves, info.name
             seen += 1
-    assert seen >= 9
+    assert seen >= {"dbrx": 6}.get(family, 9)
 
 
 def _partner(small: nn.Module, model: nn.Module, path: str) -> nn.Linear:
@@ -155,15 +160,17 @@ def _partner(small: nn.Module, model: nn.Module, path: str) -> nn.Linear:
 
     It is in a block whose module has the same parameters: in that of the same number if there is one, or in the last.
     """
-    number, _, place = path.partition("layers.")[2].partition(".")
-    child, _, inside = place.partition(".")
+    place, kinds = Place.of(path), kinds_of_blocks(small.config)
+    child, _, inside = place.local.partition(".")
     names = [name for name, _ in model.get_submodule(path.removesuffix(f".{inside}")).named_parameters()]
     partners = {
-        name.removesuffix(f".{child}").rpartition(".")[2]: module.get_submodule(inside)
+        Place.of(name).block: module.get_submodule(inside)
         for name, module in small.named_modules()
-        if name.endswith(f".{child}") and [each for each, _ in module.named_parameters()] == names
+        if Place.of(name).local == child and [each for each, _ in module.named_parameters()] == names
     }
-    partner = partners.get(number) or list(partners.values())[-1]
+    kind = kinds_of_blocks(model.config).get(place.block)
+    alike = {block: each for block, each in partners.items() if kinds.get(block) == kind} or partners
+    partner = alike.get(place.block) or list(alike.values())[-1]
     assert isinstance(partner, nn.Linear)
     return partner
 
@@ -213,15 +220,18 @@ def test_experts_are_equal_under_mssp_and_differ_under_mup(family: str) -> None:
     for scheme, equal in (("mssp", True), ("mup", False)):
         model, _ = adapted(family, scheme=scheme)
         for path, experts in stacks(model):
-            for local in (experts.first, SECOND):
-                stack = experts.module.get_parameter(local)
-                assert len(stack) == 8
+            assert experts.count == 8
+            parts = {
+                local: list(experts.parts(local, experts.module.get_parameter(local).detach()).values())
+                for local in (*experts.first, experts.second)
+            }
+            for local, stack in ((local, stack) for local, stacks in parts.items() for stack in stacks):
+                assert stack[0].any()
+                assert len(stack) >= 8
                 for one in stack[1:]:
                     assert torch.equal(one, stack[0]) == equal, (path, local, scheme)
-                for part in experts.parts(local, stack.detach()[0:1]).values():
-                    assert part.any()
-            gate_and_up = list(experts.parts(experts.first, experts.module.get_parameter(experts.first)).values())
-            assert not torch.equal(gate_and_up[0], gate_and_up[1])
+            gate, up = (stack for local in experts.first for stack in parts[local])
+            assert not torch.equal(gate, up)
 
 
 @every_family
@@ -276,7 +286,8 @@ def test_biases_start_at_zero_or_as_their_authors_say(family: str) -> None:
                 assert torch.allclose(bias, spread.flatten(), atol=1e-6), info.name
                 assert not torch.allclose(bias, original.get_parameter(info.name), atol=0.1), info.name
                 continue
-            own = info.name.endswith(PLANNED[family].own or ("nothing",))
+            scales = info.start == 1.0  # as the model starts it too
+            own = scales or info.name.endswith(PLANNED[family].own or ("nothing",))
             assert torch.equal(bias, original.get_parameter(info.name) if own else torch.zeros_like(bias)), info.name
 
 
@@ -340,15 +351,16 @@ def test_a_step_moves_whatever_has_a_gradient(family: str) -> None:
 @every_family
 def test_factors_are_set_by_the_plan(family: str) -> None:
     model, plan = adapted(family, aggregation_mult=1.5)
-    experts = [experts.module for _, experts in stacks(model)]
+    experts = [moe.summing for moe in moe_layers(model)]
     # K x2 halves the mean over sigmoid gates; shares of one have what was tuned alone. L x1.5 on what blocks write;
     # N x2 halves the logits of a readout that is the embedding.
-    aggregation = 0.75 if PLANNED[family].gates == "sigmoid" else 1.5
+    aggregation = 0.75 if PLANNED[family].gates == "sigmoid" and not PLANNED[family].active else 1.5
     assert [vars(module)[FACTOR_ATTRIBUTE] for module in experts] == pytest.approx([aggregation] * len(experts))
     rest = sorted(vars(module)[FACTOR_ATTRIBUTE] for module in with_factors(model) if module not in experts)
     tied = [0.5] if TIED in PLANNED[family].special else []
-    assert rest == pytest.approx(tied + [2 / 3] * (len(rest) - len(tied)))
-    assert len(rest) - len(tied) == PLANNED[family].writers  # usually attention and feed-forward of three blocks
+    scaled = [0.5**0.5] if SCALED_EMBEDDINGS in PLANNED[family].special else []
+    written = [2 / 3] * PLANNED[family].writers  # usually attention and feed-forward of three blocks
+    assert rest == pytest.approx(sorted([*tied, *scaled, *written, *PLANNED[family].taken_out]))
     mssp.verify(model, torch.optim.AdamW(mssp.param_groups(model, plan)), plan)
 
 
@@ -375,7 +387,7 @@ def test_with_a_residual_factor_of_zero_blocks_are_the_identity(family: str) -> 
             assert torch.equal(into, out_of)
 
 
-@every_family
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ONE_WAY])
 def test_the_ways_of_computing_experts_agree(family: str) -> None:
     model, _ = adapted(family, scheme="mup", readout="mup", aggregation_mult=1.5)
     outputs = []
@@ -390,7 +402,7 @@ def test_the_ways_of_computing_experts_agree(family: str) -> None:
 def test_releasing_restores_the_model(family: str) -> None:
     model = copy.deepcopy(_original(family))
     before, outputs = traces(model), logits(model)
-    plan = plan_of(aggregation_mult=1.5)
+    plan = plan_of(*shapes_of(family), aggregation_mult=1.5)
     mssp.hf.adapt(model, base=config_of(family, BASE), plan=plan)
     assert not torch.allclose(logits(model), outputs, rtol=1e-3)
     mssp.hf.release(model)
@@ -439,6 +451,10 @@ def test_checkpoints_keep_logits_and_plan(family: str, tmp_path: Path) -> None:
 def test_folded_factors_leave_a_plain_model(family: str, tmp_path: Path) -> None:
     model, _ = adapted(family, readout="mup", aggregation_mult=1.5)
     expected = logits(model)
+    if family == "longcat_flash":
+        with pytest.raises(ValueError, match="experts that hand on their input: no weight could take it"):
+            mssp.hf.fold(model)
+        return
     mssp.hf.fold(model)
     assert not with_factors(model)
     torch.testing.assert_close(logits(model), expected, rtol=1e-4, atol=1e-6)

@@ -41,7 +41,9 @@ def test_every_value() -> None:
 def test_gate_and_up_are_interleaved_columns() -> None:
     model, _ = adapted("gpt_oss")
     experts = FusedExperts.of(model.get_submodule("model.layers.1.mlp.experts"), "experts")
-    assert (experts.gated, experts.biased, experts.inputs_first, experts.interleaved) == (True, True, True, True)
+    assert {name: info.layout for name, info in experts.tensors.items()} == {
+        "gate_up_proj": "in (out 2)", "gate_up_proj_bias": "(out 2)", "down_proj": "in out", "down_proj_bias": "out",
+    }  # fmt: skip
     stack = torch.arange(2.0 * 3 * 8).view(2, 3, 8)  # two experts, three inputs, gate and up of four
     parts = experts.parts("gate_up_proj", stack)
     assert parts["gate"][0].tolist() == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18, 20, 22]]

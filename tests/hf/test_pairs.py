@@ -70,9 +70,7 @@ REFUSED = {
     # Roles that no rule is known for: state-space layers, and a bias of the readout.
     "jamba-1.5-large": "has parameters that are not understood: model.layers.*.mamba.A_log (16384, 16), ",
     "phi-3.5-moe": "has parameters that are not understood: lm_head.bias (32064,)",
-    # Stacks of experts whose classes do not say how they are laid out; LongCat routes to experts that compute nothing.
-    "llama-4-maverick": "has parameters that are not understood: model.layers.*.feed_forward.experts.gate_up_proj",
-    "longcat-flash": "has parameters that are not understood: model.layers.*.mlp.experts.gate_up_proj",
+    "llama-4-maverick": "the base has no model.layers.*.feed_forward.gate_proj.weight: base and target must be of one",
 }
 # What changes between the configs of a pair and is outside of the theory, by the names that the configs have.
 CHANGES = {

@@ -6,6 +6,7 @@ What families have of their own stands in ``tests.hf.families``.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,6 +46,13 @@ def usual_sizes(shape: mssp.Shape) -> Sizes:
 
 # The families that are planned, for which the tests of all families run.
 FAMILIES = {name: entry.sizes for name, entry in PLANNED.items()}
+
+
+def shapes_of(family: str) -> tuple[mssp.Shape, mssp.Shape]:
+    """The target and the base of a family."""
+    target, base = (replace(shape, active=PLANNED[family].active or shape.active) for shape in (TARGET, BASE))
+    return target, base
+
 
 # Of dense families: key heads stay as they are in some, and grow in others.
 _TWO_KEY_HEADS = {"num_key_value_heads": 2}
@@ -89,7 +97,10 @@ def model_of(config: Any, seed: int = 0) -> nn.Module:
 
 def plan_of(target: mssp.Shape = TARGET, base: mssp.Shape | None = BASE, **changes: Any) -> mssp.Plan:
     settings: dict[str, Any] = {"regime": "III", "lr": 1e-3, "weight_decay": 0.1, "init_std": INIT_STD}
-    return mssp.plan(target, base, **{**settings, **changes})
+    with warnings.catch_warnings():
+        if base is not None and target.active == base.active:
+            warnings.filterwarnings("ignore", "the active share|regime III is used", PlanWarning)
+        return mssp.plan(target, base, **{**settings, **changes})
 
 
 def initialized(model: nn.Module, plan: mssp.Plan, seed: int = 0) -> nn.Module:

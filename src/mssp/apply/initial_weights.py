@@ -177,9 +177,13 @@ def _common(
     if info.expert_axis is None:
         return scale(draw_normals(shape, region, (info.tied_as or info.name) + suffix, seed))
     axis = info.expert_axis % len(shape)
-    matrix = draw_normals(
-        shape[:axis] + shape[axis + 1 :], region[:axis] + region[axis + 1 :], info.name + suffix, seed
-    )
+    before, after = slice(0, axis), slice(axis + 1, None)
+    if info.is_flat(len(shape)):
+        rows = shape[axis] // (info.experts or 1)
+        size, cut = (*shape[before], rows, *shape[after]), (*region[before], slice(0, rows), *region[after])
+        repeated = torch.arange(region[axis].start, region[axis].stop) % rows
+        return scale(draw_normals(size, cut, info.name + suffix, seed)).index_select(axis, repeated)
+    matrix = draw_normals(shape[before] + shape[after], region[before] + region[after], info.name + suffix, seed)
     scaled, count = scale(matrix), region[axis].stop - region[axis].start
     return scaled.unsqueeze(axis).expand(*scaled.shape[:axis], count, *scaled.shape[axis:])
 

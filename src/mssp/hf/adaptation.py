@@ -145,10 +145,18 @@ def _warn_of_half_precision(model: nn.Module) -> None:
 def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
     """The kind of gates of every MoE layer: found out by running its router, or taken from the caller."""
     probe = Probed(gates_of)
-    gates: dict[MoE, str] = {moe: moe.gates(probe).kind for moe in moe_layers(model)}
-    for moe, kind in gates.items():
-        if gate not in (None, kind):
-            raise ValueError(f"{moe.name} makes {kind} gates, which running it shows: leave out gate {gate!r}")
+    gates: dict[MoE, str] = {}
+    for moe in moe_layers(model):
+        made = moe.gates(probe)
+        active = Shape.from_config(model.config).active
+        if made.chosen != active:
+            raise ValueError(
+                f"{moe.name}'s router sends a token to {made.chosen} experts, and the config says {active}: the "
+                "model does not follow its config there, which must say how many it uses"
+            )
+        gates[moe] = made.kind
+        if gate not in (None, made.kind):
+            raise ValueError(f"{moe.name} makes {made.kind} gates, which running it shows: leave out gate {gate!r}")
     for layer in numbered_layers(model):
         if gate is None:
             raise ValueError(

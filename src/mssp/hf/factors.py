@@ -186,13 +186,13 @@ def stream_writers(block: nn.Module) -> tuple[nn.Module, ...]:
     Empty if a child of the block has parameters and a name that the vocabulary does not contain. With all of them
     multiplied by zero a block is the identity, which is tested for every family.
     """
-    children = {name: child for name, child in block.named_children() if any(True for _ in child.parameters())}
     names = vocabulary.names()
-    if not set(children) <= names.children_of_blocks:
+    children = [(name, child) for name, child in _parts(block) if any(True for _ in child.parameters())]
+    if not {name for name, _ in children} <= names.children_of_blocks:
         return ()
 
     def present(candidates: Sequence[str]) -> list[nn.Module]:
-        return [children[name] for name in candidates if name in children]
+        return [child for candidate in candidates for name, child in children if name == candidate]
 
     # A norm after a module writes to the stream in its place. Llama's name for the norm before the MLP,
     # post_attention_layernorm, is a norm after attention in a block that has another norm before the MLP, and in one
@@ -209,3 +209,14 @@ def stream_writers(block: nn.Module) -> tuple[nn.Module, ...]:
 def _norm_inside(mlp: nn.Module) -> nn.Module | None:
     """The norm after an MoE layer, where it is a part of the layer itself."""
     return next((child for name, child in mlp.named_children() if name in vocabulary.names().norms_after_mlp), None)
+
+
+def _parts(block: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules of a block by name, those in lists and containers in place of these."""
+    for name, child in block.named_children():
+        if isinstance(child, nn.ModuleList):
+            yield from ((name, each) for each in child)
+        elif name in vocabulary.names().containers:
+            yield from _parts(child)
+        else:
+            yield name, child

@@ -11,6 +11,7 @@ from mssp._constraints import a_module, takes
 from mssp.apply.description import name_cleaner, unwrapped
 from mssp.hf.adaptation import release
 from mssp.hf.balancing import leave_coefficients
+from mssp.hf.experts import FusedExperts, is_fused
 from mssp.hf.factors import EMBEDDINGS, FACTOR_ATTRIBUTE, LOGITS, RULE_ATTRIBUTE, PlannedFactor, factor_of, is_tied
 from mssp.hf.probing import neutral_gain
 from mssp.hf.vocabulary import BIAS_SUFFIX, Place, names
@@ -54,6 +55,10 @@ def _changes(model: nn.Module) -> list[tuple[Tensor, float, float]]:
         if FACTOR_ATTRIBUTE not in module.__dict__ or factor == 1.0:
             continue
         parameters = list(_last_parameters(model, module, clean(path)))
+        if any(is_fused(each) and FusedExperts.of(each, "").has_spare_slices for each in module.modules()):
+            raise ValueError(
+                f"{clean(path)} has a factor of {factor}, and experts that hand on their input: no weight could take it"
+            )
         if not parameters:
             raise ValueError(f"{clean(path)} has a factor of {factor} and no last matrix that could take it")
         changes += [(parameter, factor, shift) for parameter, shift in parameters]

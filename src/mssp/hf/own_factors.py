@@ -28,7 +28,7 @@ from mssp.hf.proxies import at_half_width
 from mssp.hf.rehearsal import KEPT, LOGITS, STREAM, WRITTEN, Factor, Flow, Rehearsal, Size, rehearsal
 from mssp.hf.stand_ins import NotRunnableError
 from mssp.hf.vocabulary import of_all_blocks
-from mssp.planning.configs import entries_of
+from mssp.planning.configs import entries_of, kinds_of_blocks
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 
@@ -148,6 +148,9 @@ class _Comparison:
     def __init__(self, at_target: Rehearsal, flows: Sequence[Flow], at_reference: Rehearsal) -> None:
         self.at_target, self._flows, self._at_reference = at_target, flows, at_reference
         self._reference_flows = at_reference.flows()
+        self._kinds, self._kinds_of_reference = (
+            kinds_of_blocks(each.model.config) for each in (at_target, at_reference)
+        )
         self._references: dict[int, dict[str, dict[int | None, _Places]]] = {}
         # Some models rescale the stream by the number of the block: then blocks of one number are compared.
         self._is_uniform = all(
@@ -191,7 +194,9 @@ class _Comparison:
                 alike = {
                     number: each for number, each in reference.get(part, {}).items() if each.keys() == places.keys()
                 }
-                partner = block if block in alike else next(iter(alike), None)
+                kind = self._kinds.get(block)
+                of_kind = [number for number in alike if self._kinds_of_reference.get(number) == kind] or [*alike]
+                partner = block if block in of_kind else next(iter(of_kind), None)
                 before = alike.get(partner, {})
                 for place, sizes in places.items():
                     if place not in before or (self._of_number(place) and block not in alike):

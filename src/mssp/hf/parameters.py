@@ -15,7 +15,7 @@ from torch import nn
 
 from mssp._constraints import a_config, mapping, optional, takes
 from mssp.apply.description import name_cleaner
-from mssp.hf.experts import FusedExperts, has_attribute, is_fused
+from mssp.hf.experts import FusedExperts, has_attribute, is_fused, router_infos
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import Probed, neutral_gain
 from mssp.hf.text_parts import is_described, path_of_text_model
@@ -45,6 +45,8 @@ def infos_of(model: nn.Module, base: BaseShapes | None = None) -> dict[str, Para
             raise ValueError(f"{for_all_blocks(name)}: {reason}; give a base in which it has the same shape")
     unknown = [name for name, info in infos.items() if info is None and parameters[name].requires_grad]
     _refuse(unknown, shapes, f"{title_of(model)} has parameters")
+    with_more_outputs = dict(router_infos(model))
+    infos |= {name: info for name, each in parameters.items() if (info := with_more_outputs.get(each)) is not None}
     head_size = _head_size(model.get_submodule(text))
     neutral_gains = Probed(neutral_gain)
     return {
@@ -76,7 +78,7 @@ def _refuse_several_sizes(
 def _stacks(model: nn.Module, clean: Callable[[str], str]) -> Iterator[tuple[str, ParamInfo]]:
     for path, module in model.named_modules():
         if is_fused(module):
-            for local, info in FusedExperts.of(module, clean(path)).infos().items():
+            for local, info in FusedExperts.of(module, clean(path)).tensors.items():
                 yield f"{clean(path)}.{local}", info
 
 
@@ -97,6 +99,7 @@ def _completed(
         if len(at_base) > 1:
             raise ValueError(f"{name} has no partner at the base: there it has sizes of its own in each block")
         grows = base_shape is not None and base_shape != shapes[name]
+        head_size = _head_size_around(model, name) or head_size
         over_all_heads = _shape_of_query_norm(name, shapes) not in (None, (head_size,))
         if over_all_heads and head_size is None:
             raise ValueError(f"{name} {shapes[name]}: heads have several sizes, and whether it is of one is not known")
@@ -122,6 +125,13 @@ def _shape_of_query_norm(name: str, shapes: Mapping[str, tuple[int, ...]]) -> tu
         if name.endswith((f"{queries}.weight", f"{keys}.weight")):
             return shapes.get(name.replace(keys, queries), shapes[name])
     return None
+
+
+def _head_size_around(model: nn.Module, name: str) -> int | None:
+    """The size of a head that the module around a norm states."""
+    around = model.get_submodule(name.rpartition(".")[0].rpartition(".")[0])
+    sizes = [getattr(around, attribute) for attribute in names().head_sizes if has_attribute(around, attribute)]
+    return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], int) else None
 
 
 def _head_size(model: nn.Module) -> int | None:

@@ -6,7 +6,8 @@ and may be on the meta device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -101,32 +102,127 @@ class Gates:
     """How a router makes gates.
 
     Args:
-        kind: ``sigmoid``, ``softmax`` (over all experts), or ``renormalised``, where the gates of the chosen experts
-            sum to 1 or to another constant.
-        score: ``sigmoid`` or ``softmax``: the scores that are renormalised, or the kind itself.
+        kind: ``renormalised`` if the gates of the chosen experts are shares of a number that is the same for all
+            tokens, whatever else has a share (shared experts may), ``softmax`` if they are shares of one over all
+            experts, ``sigmoid`` if each is of order one by itself. The sum over experts grows with their number in
+            the last case alone, so that this decides which factor the sum takes.
+        score: ``softmax``, or ``sigmoid`` for any function of an expert's own logit: what becomes a gate.
+        chosen: how many experts a token is sent to.
     """
 
     kind: str
     score: str
+    chosen: int
 
 
-def gates_of(router: nn.Module, width: int, experts: int, name: str) -> Gates:
-    """How a router that returns (logits, gates, chosen) makes gates."""
-    _check_size(router, name, max(width, experts))
+def gates_of(
+    router: nn.Module,
+    width: int,
+    outputs: int,
+    name: str,
+    layer: nn.Module | None = None,
+    experts: nn.Module | None = None,
+) -> Gates:
+    """How a router makes gates, or the layer around it, of which a part ``experts`` is then called with them.
+
+    A router returns (logits, gates, chosen), or gates of all experts, which are zero for those that are not chosen, and
+    logits, in any order. If it returns logits alone, the layer makes the gates.
+    """
+    _check_size(router, name, max(width, outputs))
     x = _normals(_TOKENS, width)
-    bias = torch.zeros(experts, device="cpu", dtype=torch.float32)
+    bias = torch.zeros(outputs, device="cpu", dtype=torch.float32)
     calls = [(x,), (x, bias), (x.unsqueeze(0),), (x.unsqueeze(0), bias)]
     returned = _run(router, {"weight": None}, calls, name)
-    tensors = returned if isinstance(returned, tuple) and len(returned) == 3 else ()
-    if not tensors or not all(isinstance(x, Tensor) for x in tensors) or tensors[2].is_floating_point():
+    read = _routing(returned)
+    if read is None and isinstance(returned, Tensor) and layer is not None and experts is not None:
+        handed = _handed_to(experts, layer, router, x, name)
+        read = _routing((returned, *handed)) or _routing((returned, *handed[::-1]))
+    if read is None and isinstance(returned, Tensor) and layer is None:
+        raise LogitsAloneError(f"{name} does not return (logits, gates, chosen): how it makes gates is not known")
+    if read is None:
         raise ValueError(f"{name} does not return (logits, gates, chosen): how it makes gates is not known")
-    logits, gates, chosen = tensors
+    return _gates(*(tensor.flatten(0, -2) for tensor in read), name=name)
+
+
+def _routing(returned: Any) -> tuple[Tensor, ...] | None:
+    """Logits, gates and the chosen of every token, if these are what was returned, and what follows them."""
+    tensors = [each for each in returned if isinstance(each, Tensor)] if isinstance(returned, tuple) else []
+    if len(tensors) > 2 and not tensors[2].is_floating_point() and tensors[1].shape == tensors[2].shape:
+        return tuple(tensors)
+    if len(tensors) == 2 and tensors[0].shape == tensors[1].shape and tensors[0].is_floating_point():
+        for gates, logits in (tensors, tensors[::-1]):
+            counts = (gates != 0).sum(-1)
+            if gates.min() == 0 and counts.min() == counts.max() > 0:
+                chosen = gates.topk(int(counts.max()), -1).indices
+                return logits, gates.gather(-1, chosen), chosen
+    return None
+
+
+class LogitsAloneError(ValueError):
+    """A router that leaves it to the layer around it to make gates."""
+
+
+class _ReachedError(Exception):
+    """Raised in place of running the experts, which may be on the meta device."""
+
+
+def _handed_to(experts: nn.Module, layer: nn.Module, router: nn.Module, x: Tensor, name: str) -> list[Tensor]:
+    """The tensors that a layer calls its experts with, apart from those of the size of its input."""
+    handed: list[Tensor] = []
+
+    def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        found = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        handed.extend(each for each in found if each.numel() != x.numel())
+        raise _ReachedError
+
+    hook = experts.register_forward_pre_hook(stop, with_kwargs=True)
+    try:
+        [prefix] = [f"{path}." for path, module in layer.named_modules() if module is router]
+        state = {f"{prefix}{key}": tensor for key, tensor in _made_up(router, {"weight": None}).items()}
+        for args in ((x,), (x.unsqueeze(0),)):
+            with suppress(_ReachedError, TypeError, ValueError, RuntimeError, IndexError), _without_noise(layer):
+                functional_call(layer, state, args)
+            if handed:
+                return handed
+    finally:
+        hook.remove()
+    raise ValueError(f"{name} returns logits alone, and what the layer around it makes of them is not known")
+
+
+def _gates(logits: Tensor, gates: Tensor, chosen: Tensor, *more: Tensor, name: str) -> Gates:
+    """Which kind of gates these are: [tokens, experts], [tokens, chosen] twice, and gates of other parts, if any."""
+    active = chosen.shape[-1]
+    are_probabilities = bool((logits >= 0).all()) and torch.allclose(logits.sum(-1), torch.ones_like(logits[:, 0]))
+    shares = logits if are_probabilities else logits.softmax(-1)
+    scores = [(SOFTMAX, shares), (SIGMOID, logits.sigmoid()), (SIGMOID, nn.functional.softplus(logits).sqrt())]
+    ratios = [(score, gates / of_all.gather(-1, chosen)) for score, of_all in scores]
+    sums = [gates.sum(-1), *(gates.sum(-1) + other.sum(-1) for other in more if len(other) == len(gates))]
+    renormalised = any(_constant(total, over_tokens=True) for total in sums)
     # Renormalised gates are the scores times a number that is the same for all experts of a token.
-    renormalised = _constant(gates.sum(-1), over_tokens=True)
-    for score, scores in ((SOFTMAX, logits.softmax(-1)), (SIGMOID, logits.sigmoid())):
-        if _constant(gates / scores.gather(-1, chosen), over_tokens=not renormalised):
-            return Gates(RENORMALISED if renormalised else score, score)
+    for score, ratio in ratios:
+        if _constant(ratio, over_tokens=not renormalised):
+            return Gates(RENORMALISED if renormalised else score, score, active)
+    if _are_shares_of_the_best(logits, gates, chosen):
+        return Gates(SIGMOID, SOFTMAX, active)
     raise ValueError(f"{name} makes gates that are none of {SIGMOID}, {SOFTMAX} and {RENORMALISED}: there is no rule")
+
+
+def _are_shares_of_the_best(logits: Tensor, gates: Tensor, chosen: Tensor) -> bool:
+    """Whether each gate is the share of a chosen expert among the best of those that are left (SparseMixer).
+
+    How many these are may differ from token to token. The next choice is made without the experts chosen before, so
+    that each gate is of order one by itself.
+    """
+    left = logits.clone()
+    for gate, expert in zip(gates.unbind(-1), chosen.unbind(-1), strict=True):
+        best = left.sort(-1, descending=True)
+        if not torch.equal(best.indices[:, 0], expert):
+            return False
+        share = 1 / (best.values - best.values[:, :1]).exp().cumsum(-1)
+        if not torch.isclose(share, gate[:, None], rtol=_TOLERANCE).any(-1).all():
+            return False
+        left.scatter_(-1, expert[:, None], -torch.inf)
+    return True
 
 
 def _constant(x: Tensor, over_tokens: bool) -> bool:
@@ -149,32 +245,55 @@ def _check_size(module: nn.Module, name: str, width: int = 1) -> None:
 def _run(module: nn.Module, weights: dict[str, float | None], calls: Sequence[tuple[Tensor, ...]], name: str) -> Any:
     """What the module returns for the first of the calls that raises no error.
 
-    Parameters with a name in ``weights`` hold that value (None: random numbers), other parameters and buffers hold 0.
+    Parameters hold what :func:`_made_up` gives them.
     """
     _check_size(module, name)
-    state = {}
-    for key, tensor in (*module.named_parameters(), *module.named_buffers()):
-        value = weights.get(key.rpartition(".")[2], 0.0)
-        shape = tuple(tensor.shape)
-        # Not the seed of the inputs: a token that equals an expert's row of the router would saturate its gate.
-        normals = _normals(*shape, seed=1)
-        state[key] = normals / shape[-1] ** 0.5 if value is None else torch.full_like(normals, value)
-        if not tensor.is_floating_point():
-            state[key] = state[key].to(tensor.dtype)
+    state = _made_up(module, weights)
     failure: Exception | None = None
-    # The caller's device and autocast do not apply here, and torch's random states stay as they are.
-    with (
-        torch.no_grad(),
-        torch.device("cpu"),
-        torch.autocast("cpu", enabled=False),
-        torch.random.fork_rng(devices=[]),
-    ):
+    with _without_noise(module):
         for args in calls:
             try:
                 return functional_call(module, state, args)
             except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
                 failure = failure or error  # the module may have another signature: try the next call
     raise ValueError(f"{name} ({type(module).__name__}) does not run on a batch of vectors: {failure}")
+
+
+def _made_up(module: nn.Module, weights: dict[str, float | None]) -> dict[str, Tensor]:
+    """Values for the parameters and buffers of a module: those in ``weights`` by name (None: random numbers).
+
+    Of the others, scales are 1 and the rest is 0.
+    """
+    state = {}
+    for key, tensor in (*module.named_parameters(), *module.named_buffers()):
+        local = key.rpartition(".")[2]
+        value = weights.get(local, float("scale" in local))
+        shape = tuple(tensor.shape)
+        # Not the seed of the inputs: a token that equals an expert's row of the router would saturate its gate.
+        normals = _normals(*shape, seed=1)
+        state[key] = normals / shape[-1] ** 0.5 if value is None else torch.full_like(normals, value)
+        if not tensor.is_floating_point():
+            state[key] = state[key].to(tensor.dtype)
+    return state
+
+
+@contextmanager
+def _without_noise(module: nn.Module) -> Iterator[None]:
+    """Runs a module as it is after training, on the CPU in full precision, with torch's random states left alone."""
+    in_training = [each for each in module.modules() if each.training]
+    try:
+        for each in in_training:
+            each.training = False
+        with (
+            torch.no_grad(),
+            torch.device("cpu"),  # the caller's device and autocast do not apply here
+            torch.autocast("cpu", enabled=False),
+            torch.random.fork_rng(devices=[]),
+        ):
+            yield
+    finally:
+        for each in in_training:
+            each.training = True
 
 
 def _normals(*shape: int, seed: int = 0) -> Tensor:

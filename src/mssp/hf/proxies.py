@@ -20,7 +20,7 @@ from mssp._constraints import a_config, optional, positive_int, shown, takes
 from mssp._tables import align, number
 from mssp.hf.hub import config_file, is_on_the_hub
 from mssp.hf.meta import ConfigError, config_of, on_meta
-from mssp.planning.configs import QUANTIZATION, entries_of, keys_of_sizes, read_config
+from mssp.planning.configs import QUANTIZATION, entries_of, keys_of_sizes, read_config, with_entries, with_parts
 from mssp.planning.growth import Growth
 from mssp.planning.setting import ANY, III, REGIME, REGIMES, Regime
 from mssp.planning.shape import Shape
@@ -36,7 +36,7 @@ _DIVIDED = (
 # Numbers of heads, and of those that they share. The second divides the first.
 _HEADS = (
     ("num_attention_heads", "num_key_value_heads"), ("linear_num_value_heads", "linear_num_key_heads"),
-    ("swa_num_attention_heads", "swa_num_key_value_heads"),
+    ("swa_num_attention_heads", "swa_num_key_value_heads"), ("n_heads", "attn_config.kv_n_heads"),
 )  # fmt: skip
 _MOST_HEADS = 2**16  # all divisors of so many are tried in a moment
 _HEAD_SIZES = ("head_dim", "v_head_dim")
@@ -190,7 +190,7 @@ class _Large:
         config = config_of(entries)
         self.entries = entries
         self.shape = Shape.from_config(entries)
-        self._complete: Mapping[str, Any] = config.to_dict()  # with the family's defaults
+        self._complete: Mapping[str, Any] = with_parts(config.to_dict())  # with the family's defaults
         self._other_names: Mapping[str, str] = type(config).attribute_map
         self.parameters, self.active_parameters = _counted(entries, self.shape)
 
@@ -208,7 +208,7 @@ class _Large:
     def head_of_width(self) -> int:
         """What the width must be a multiple of: the size of a head, where heads share out the width, and else 1."""
         stated = any(self.entries.get(key) is not None for key in _HEAD_SIZES)
-        heads = self._complete.get("num_attention_heads")
+        heads = self._complete.get("num_attention_heads", self._complete.get("n_heads"))
         return 1 if stated or not isinstance(heads, int) else self.shape.width // heads
 
     def alternative(self, small: Shape) -> Alternative:
@@ -228,7 +228,7 @@ class _Large:
         changes = {**self._sizes(small), **self._heads(small, dividing), **self._layers(small)}
         result = {key: value for key, value in self.entries.items() if key not in _NOT_ITS_OWN}
         known_as = {self._other_names.get(key, key): key for key in result}  # a config may use another name of a key
-        return result | {known_as.get(key, key): value for key, value in changes.items()}
+        return with_entries(result, {known_as.get(key, key): value for key, value in changes.items()})
 
     def _sizes(self, small: Shape) -> dict[str, Any]:
         stated = {self._other_names.get(key, key): name for name, keys in self._keys().items() for key in keys}
@@ -276,6 +276,10 @@ class _Large:
                 changes[key] = [layer for layer in value if layer < small.depth]
             elif isinstance(value, list) and len(value) == self.shape.depth:
                 changes[key] = _some_layers(value, small.depth)
+            elif isinstance(value, Mapping) and value and all(str(layer).isdecimal() for layer in value):
+                kept = _some_layers(list(range(self.shape.depth)), small.depth)
+                own = {int(layer): entry for layer, entry in value.items()}
+                changes[key] = {new: own[old] for new, old in enumerate(kept) if old in own}
         return changes
 
 

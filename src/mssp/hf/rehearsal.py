@@ -294,7 +294,7 @@ class _Watch(TorchFunctionMode):
     def _note_softmax(self, x: Tensor) -> None:
         before, self._product = self._product, None
         if x.dim() < 4:
-            self._note("softmax", x)
+            self._note("softmax", x[x > _MASKED])
         elif before is not None and before.shape == x.shape:
             attended = x > _MASKED
             size = before[attended].square().mean().sqrt()

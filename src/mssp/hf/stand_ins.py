@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from mssp.hf.experts import is_fused
+from mssp.hf.experts import FusedExperts, is_fused
 from mssp.hf.vocabulary import for_all_blocks
 
 _PERIOD = 32  # of the signs: a divisor of the sizes of most models, in which one pattern is orthogonal to another
@@ -248,6 +248,7 @@ def _put_in_place(
 ) -> None:
     """Give a module stand-ins, in dictionaries of their own: its attributes alone need to be put back."""
     own = vars(module)
+    count = FusedExperts.of(module, path).count if is_fused(module) else 0
     own.update({name: OrderedDict() for name in _HOOKS if name in own}, training=False)
     parameters, buffers = module._parameters, module._buffers
     own["_parameters"], own["_buffers"] = {}, {}
@@ -260,7 +261,12 @@ def _put_in_place(
     if is_fused(module):
 
         def experts(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            return stage.result(path, hidden_states, hidden_states.shape[-1])
+            result = stage.result(path, hidden_states, hidden_states.shape[-1])
+            if args or kwargs:
+                return result
+            # Every expert is called with all tokens times their gates, most of which are zero: the mean over others.
+            chosen = hidden_states.any(-1).sum() * count / hidden_states[..., 0].numel()
+            return result / chosen.clamp(min=1.0)
 
         own["forward"] = experts
 

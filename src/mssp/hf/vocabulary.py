@@ -1,7 +1,7 @@
 """What Hugging Face models call their modules and parameters: names as plain data, and functions that read names.
 
 Some sixty families share a few dozen names. A model with a parameter whose name is not here is refused. Stacks of
-experts need no names: their class says what they are (``STACK_FLAGS``).
+experts need no names where their class says what they are (``STACK_FLAGS``); others are in ``STACK_LAYOUTS``.
 
 Adding a family
 ---------------
@@ -23,7 +23,7 @@ A family of dense models has its name in ``DENSE_FAMILIES`` of ``configs`` and i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from typing import Any
@@ -52,6 +52,8 @@ class Names:
         norms_of_queries_and_keys: pairs of the norms of queries and of keys, which are over all heads or over one.
         parameters: the descriptions of a block's parameters, by the pattern of their names inside the block.
         parameters_outside: those of parameters outside of blocks.
+        containers: modules of a block that only hold other modules, which count as the block's own. So do lists.
+        inside: modules of a block that do not write to the stream: others take in what they put out.
         kernels: patterns of a block's convolutions in which each channel has a kernel of its own.
         unconfirmed: why no rule is confirmed for a parameter of a block whose shape has grown, by its pattern.
     """
@@ -73,6 +75,8 @@ class Names:
     norms_of_queries_and_keys: Sequence[tuple[str, str]] = ()
     parameters: Mapping[str, ParamInfo] = field(default_factory=dict)
     parameters_outside: Mapping[str, ParamInfo] = field(default_factory=dict)
+    containers: Sequence[str] = ()
+    inside: Sequence[str] = ()
     kernels: Sequence[str] = ()
     unconfirmed: Mapping[str, str] = field(default_factory=dict)
 
@@ -81,7 +85,7 @@ class Names:
         """The names of all modules that a block may have, if its structure is to be known."""
         norms_at_attention = (*self.norms_before_attention, *self.norms_after_attention)
         norms_at_mlp = (*self.norms_before_mlp, *self.norms_after_mlp, *self.norms_after_attention_or_before_mlp)
-        return frozenset({*self.attentions, *self.mlps, *norms_at_attention, *norms_at_mlp})
+        return frozenset({*self.attentions, *self.mlps, *norms_at_attention, *norms_at_mlp, *self.inside})
 
     @cached_property
     def patterns(self) -> Patterns:
@@ -96,6 +100,8 @@ _GAIN = ParamInfo("norm")
 _SMALL_GAIN = ParamInfo("qk_norm")
 
 _MOE = r"(?:mlp|block_sparse_moe|feed_forward|mixer)"
+# Some blocks have several attentions and norms of a kind, in lists.
+_ATTENTION = r"self_attn(?:\.\d+)?"
 _FFN = rf"(?:{_MOE}|{_MOE}\.shared_experts?|{_MOE}\.shared_mlp)"
 _MIXER = r"(?:mamba|mixer)"
 _EXPERT = rf"{_MOE}\.experts\.\d+"
@@ -119,15 +125,15 @@ _USUAL = Names(
     norms_of_queries_and_keys=(("q_norm", "k_norm"), ("query_layernorm", "key_layernorm")),
     parameters={
         # Attention, with few or many key heads; the gates of its output; low ranks (MLA).
-        r"self_attn\.[qkvog]_proj\.weight": _LINEAR,
-        r"self_attn\.[qkvo]_proj\.bias": _BIAS,
-        r"self_attn\.gate_proj\.weight": _LINEAR,
-        r"self_attn\.(?:q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight": _LINEAR,
-        r"self_attn\.(?:q_a_proj|kv_a_proj_with_mqa)\.bias": _BIAS,
-        r"self_attn\.(?:[qk]_norm|(?:q|k|query|key|q_a|kv_a)_layernorm)\.weight": _SMALL_GAIN,
+        rf"{_ATTENTION}\.[qkvog]_proj\.weight": _LINEAR,
+        rf"{_ATTENTION}\.[qkvo]_proj\.bias": _BIAS,
+        rf"{_ATTENTION}\.gate_proj\.weight": _LINEAR,
+        rf"{_ATTENTION}\.(?:q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight": _LINEAR,
+        rf"{_ATTENTION}\.(?:q_a_proj|kv_a_proj_with_mqa)\.bias": _BIAS,
+        rf"{_ATTENTION}\.(?:[qk]_norm|(?:q|k|query|key|q_a|kv_a)_layernorm)\.weight": _SMALL_GAIN,
         # One number for each head, the logit of attending to nothing or that of the head's gate: its gradient is like
         # that of a bias.
-        r"self_attn\.(?:sinks|gate_bias)": _BIAS,
+        rf"{_ATTENTION}\.(?:sinks|gate_bias)": _BIAS,
         # Dense layers and shared experts.
         rf"{_FFN}\.(?:gate|up|down)_proj\.weight": _LINEAR,
         rf"{_FFN}\.(?:gate|up|down)_proj\.bias": _BIAS,
@@ -145,7 +151,7 @@ _USUAL = Names(
         rf"{_EXPERT}\.(?:gate_proj|up_proj|w1|w3)\.bias": ParamInfo("expert_in_bias"),
         rf"{_EXPERT}\.(?:down_proj|w2)\.bias": ParamInfo("expert_out_bias"),
         # Norms of the residual stream.
-        r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm\.weight": _GAIN,
+        r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm(?:\.\d+)?\.weight": _GAIN,
         r"(?:input|post_attention|post_self_attn|(?:pre|post)_(?:mlp|feedforward))_layernorm\.bias": _BIAS,
         rf"{_MOE}\.post_mlp_layernorm\.weight": _GAIN,  # of what the layer writes, inside it
     },
@@ -259,9 +265,48 @@ _SHARED_MLP = Names(
         r"shared_mlp\.output_linear\.weight": _LINEAR,
     },
 )
+# Attention and its norms in a module of their own, queries, keys and values in one matrix (DBRX).
+_FUSED_ATTENTION = Names(
+    trunks=("transformer",),
+    blocks=("blocks",),
+    containers=("norm_attn_norm",),
+    attentions=("attn",),
+    mlps=("ffn",),
+    norms_before_attention=("norm_1",),
+    norms_before_mlp=("norm_2",),
+    last_matrices=("out_proj",),
+    parameters={
+        r"norm_attn_norm\.attn\.(?:Wqkv|out_proj)\.weight": _LINEAR,
+        r"norm_attn_norm\.norm_[12]\.weight": _GAIN,
+        r"ffn\.router\.layer\.weight": ParamInfo("router", layout="out in"),
+    },
+    parameters_outside={r"wte\.weight": ParamInfo("embedding", layout="vocab out")},
+)
+# A router and experts beside a dense layer in one block, with norms of their own (Gemma 4).
+_BESIDE_A_DENSE_LAYER = Names(
+    inside=(
+        "router", "experts", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_1",
+        "post_feedforward_layernorm_2",
+    ),
+    parameters={
+        r"router\.proj\.weight": ParamInfo("router", layout="out in"),
+        r"router\.scale": _GAIN,
+        # Each gate is multiplied by a number of its expert's own, whose gradient is that of the gate.
+        r"router\.per_expert_scale": ParamInfo("router_bias", start=1.0),
+        r"(?:pre|post)_feedforward_layernorm_[12]\.weight": _GAIN,
+    },
+)  # fmt: skip
+# Two attentions and two dense layers in one block, and experts beside them (LongCat).
+_TWICE_IN_A_BLOCK = Names(
+    mlps=("mlps",),
+    parameters={
+        r"mlps\.\d+\.(?:gate|up|down)_proj\.weight": _LINEAR,
+        rf"{_MOE}\.router\.classifier\.weight": ParamInfo("router", layout="out in"),
+    },
+)
 ENTRIES: tuple[Names, ...] = (
     _USUAL, _LINEAR_ATTENTION, _LIGHTNING_ATTENTION, _STATE_SPACES, _SHORT_CONVOLUTIONS, _INDEXERS,
-    _HYPER_CONNECTIONS, _SHARED_MLP,
+    _HYPER_CONNECTIONS, _SHARED_MLP, _FUSED_ATTENTION, _BESIDE_A_DENSE_LAYER, _TWICE_IN_A_BLOCK,
 )  # fmt: skip
 
 # The flags that every class of stacked experts has in transformers: how many experts there are, whether they are gated,
@@ -269,7 +314,41 @@ ENTRIES: tuple[Names, ...] = (
 STACK_FLAGS = ("num_experts", "has_gate", "has_bias", "is_transposed", "is_concatenated")
 # The tensors of such a class; a bias has the name of its stack with the suffix.
 GATED_FIRST, PLAIN_FIRST, SECOND, BIAS_SUFFIX = "gate_up_proj", "up_proj", "down_proj", "_bias"
-# The activation of such a class, with gates or without, and the flag of a norm after each expert.
+
+
+@dataclass(frozen=True)
+class StackLayout:
+    """How a class of stacked experts that has no such flags keeps its tensors.
+
+    Args:
+        first: the stacks of the layer before the activation, with their axes: one of gate and up, or gate and up.
+        second: the stack of the layer after it, whose axes are ``axes``.
+        flat: whether experts lie one after another along the first axis. If not, the first axis runs over experts.
+    """
+
+    first: Mapping[str, str]
+    second: str
+    axes: str
+    flat: bool = False
+
+    @property
+    def tensors(self) -> Iterator[tuple[str, str, str]]:
+        """Every tensor with its role and its axes."""
+        yield from ((name, "expert_in", axes) for name, axes in self.first.items())
+        yield self.second, "expert_out", self.axes
+
+
+# One name may stand in several layouts: gate and up together have twice the size of what comes after them, so that
+# sizes tell which it is.
+STACK_LAYOUTS = (
+    StackLayout({GATED_FIRST: "in (2 out)"}, SECOND, "in out"),
+    StackLayout({GATED_FIRST: "(2 out) in"}, SECOND, "out in"),
+    StackLayout({"w1": "out in", "v1": "out in"}, "w2", "in out", flat=True),
+)
+# Attributes of such classes: how many experts there are, and the activation.
+EXPERT_COUNTS = ("num_experts", "moe_num_experts")
+ACTIVATIONS = ("act_fn", "activation_fn")
+# The activation of a class with flags, with gates or without, and the flag of a norm after each expert.
 GATED_ACTIVATION, PLAIN_ACTIVATION, NORM_AFTER_EXPERT = "_apply_gate", "act_fn", "has_post_expert_norm"
 # Signs that a model is not trained from scratch: an attribute, a part of modules' names and a package of their classes
 # (adapters), and a flag.

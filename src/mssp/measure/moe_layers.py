@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -100,10 +101,14 @@ def own_layer(moe: MoE) -> MoELayer:
 def stacked_layer(moe: experts.FusedMoE) -> MoELayer:
     """A MoE layer of another library, whose experts are called with (tokens, chosen, gates)."""
     router, stack, kind = moe.matrix_module, moe.experts, moe.gates()
+    if len(signature(moe.summing.forward).parameters) < 3:
+        raise ValueError(f"{moe.name} multiplies the inputs of experts by gates, not their outputs")
+    if len(router.get_parameter("weight")) != stack.count:
+        raise ValueError(f"{moe.name}'s router has more outputs than there are experts")
 
     def routings(passed: Passed) -> list[Routing]:
         calls = []
-        for (_, scored), (arguments, _) in zip(passed[router].calls, passed[stack.module].calls, strict=True):
+        for (_, scored), (arguments, _) in zip(passed[router].calls, passed[moe.summing].calls, strict=True):
             logits = main_output(scored).flatten(0, -2)
             chosen, gates = arguments[1].flatten(0, -2), arguments[2].flatten(0, -2)
             with torch.no_grad():
@@ -114,9 +119,9 @@ def stacked_layer(moe: experts.FusedMoE) -> MoELayer:
 
     return MoELayer(
         router=router,
-        experts=stack.module,
+        experts=moe.summing,
         sums_to_one=kind.kind != SIGMOID,
-        factor=lambda: factor_of(stack.module),
+        factor=lambda: factor_of(moe.summing),
         weights=stack.weights,
         hidden=stack.hidden,
         routings=routings,

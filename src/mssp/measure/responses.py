@@ -553,6 +553,8 @@ def _dual(x: Tensor) -> Tensor:
 def _by_sides(tensor: Tensor, info: ParamInfo, *sides: str) -> Tensor:
     """A view of a parameter whose first axes are these sides of its matrices; an axis of experts is the last."""
     experts = None if info.expert_axis is None else info.expert_axis % tensor.dim()
+    if experts is not None and info.is_flat(tensor.dim()):
+        tensor = tensor.unflatten(experts, (info.experts or 1, -1))
     axes = [axis for axis in range(tensor.dim()) if axis != experts]
     if info.layout is None:
         sizes = {"in": info.fan_in, "out": info.fan_out}

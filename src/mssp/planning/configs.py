@@ -21,16 +21,35 @@ Config = Mapping[str, Any]
 
 # The more specific name is first. Where a config has several, the later ones mean something else (dense layers' width).
 _SIZES = {
-    "width": ("hidden_size",),
-    "expert_width": ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
-    "experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
-    "active": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts"),
-    "depth": ("num_hidden_layers", "num_layers"),
+    "width": ("hidden_size", "d_model"),
+    "expert_width": (
+        "moe_intermediate_size",
+        "expert_ffn_hidden_size",
+        "ffn_config.ffn_hidden_size",
+        "intermediate_size",
+    ),
+    "experts": (
+        "n_routed_experts",
+        "num_local_experts",
+        "num_experts",
+        "moe_num_experts",
+        "ffn_config.moe_num_experts",
+    ),
+    "active": (
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "moe_topk",
+        "moe_k",
+        "top_k_experts",
+        "ffn_config.moe_top_k",
+    ),
+    "depth": ("num_hidden_layers", "num_layers", "n_layers"),
 }
 # Families of dense models. A config of another family without experts is refused: it may have experts under names that
 # are not known here.
 DENSE_FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
 _FOR_TEXT = ("text_config", "thinker_config")  # the part for text of a multimodal model's config
+_PARTS_OF_CONFIGS = ("attn_config", "ffn_config")  # configs inside of configs
 _SIZES_OF_EXPERTS = ("expert_width", "experts", "active")
 FAMILY, QUANTIZATION = "model_type", "quantization_config"
 # Entries that no plan depends on, and that would need packages, weights or names of labels before a model is built.
@@ -42,8 +61,8 @@ _LONGEST = 10**8  # characters of a file; configs have some thousand
 _SYNONYMS = ("experts", "active")
 # Families whose gates are shares of one unless a flag says otherwise.
 _SHARES_OF_ONE = frozenset({
-    "afmoe", "aria_text", "cohere2_moe", "deepseek_v3", "ernie4_5_moe", "exaone_moe", "flint", "glm4_moe",
-    "glm4_moe_lite", "glm4v_moe_text", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid",
+    "afmoe", "aria_text", "cohere2_moe", "dbrx", "deepseek_v3", "ernie4_5_moe", "exaone_moe", "flint", "gemma4_text",
+    "glm4_moe", "glm4_moe_lite", "glm4v_moe_text", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid",
     "granitemoeshared", "hunyuan_v1_moe", "hy_v3", "laguna", "mellum", "mimo_v2_flash", "minimax_m2",
     "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "qwen3_5_moe_text", "qwen3_next", "qwen3_omni_moe_text",
     "qwen3_vl_moe_text", "solar_open",
@@ -123,6 +142,21 @@ def kinds_of_blocks(config: Any) -> dict[int | None, tuple[str, ...]]:
     return dict(enumerate(zip(*lists, strict=True)))
 
 
+def with_parts(entries: Config) -> Config:
+    """The entries together with those of configs inside the config, under names as ``ffn_config.moe_num_experts``."""
+    parts = {key: part for key, part in entries.items() if key in _PARTS_OF_CONFIGS and isinstance(part, Mapping)}
+    return {**entries, **{f"{key}.{name}": value for key, part in parts.items() for name, value in part.items()}}
+
+
+def with_entries(entries: Config, changes: Config) -> dict[str, Any]:
+    """A config with other entries, some of which may be in configs inside the config."""
+    changed = dict(entries)
+    for key, value in changes.items():
+        part, dot, name = key.partition(".")
+        changed[part] = {**(changed.get(part) or {}), name: value} if dot else value
+    return changed
+
+
 def family_of(config: Any) -> Any:
     """The family that a config names, whether it is a mapping or an object; None where it names none."""
     return config.get(FAMILY) if isinstance(config, Mapping) else getattr(config, FAMILY, None)
@@ -147,7 +181,7 @@ def sizes_of(config: Any) -> dict[str, Any]:
     >>> sizes_of({"model_type": "llama", "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4})
     {'width': 64, 'depth': 4}
     """
-    entries = _with_depth(entries_of(config))
+    entries = with_parts(_with_depth(entries_of(config)))
     dense = is_dense(entries)
     sizes = {}
     for name, keys in _SIZES.items():
@@ -193,7 +227,7 @@ def keys_of_sizes(config: Any) -> dict[str, list[str]]:
     >>> keys_of_sizes({"hidden_size": 64, "moe_intermediate_size": 32, "intermediate_size": 256, "num_experts": 8})
     {'width': ['hidden_size'], 'expert_width': ['moe_intermediate_size'], 'experts': ['num_experts']}
     """
-    entries = entries_of(config)
+    entries = with_parts(entries_of(config))
     names = [name for name in _SIZES if not (is_dense(entries) and name in _SIZES_OF_EXPERTS)]
     stated = {name: [key for key in _SIZES[name] if entries.get(key) is not None] for name in names}
     return {name: keys if name in _SYNONYMS else keys[:1] for name, keys in stated.items() if keys}

@@ -56,6 +56,8 @@ class ParamInfo:
         tied_as: for experts that are parameters of their own, a name they share, under which tied experts are drawn.
         start: the value a gain or bias starts from where that is not 1 or 0 (a norm that multiplies by 1 + its weight
             starts at 0), or ``own``, with which it keeps the value that the model gave it.
+        experts: how many experts there are, where the size of ``expert_axis`` does not say it: along an axis that the
+            layout names too, experts lie one after another; an axis of its own may have slices that no expert uses.
 
     ``name``, ``experts`` and ``tied_readout`` are filled in by :func:`mssp.describe`, and ``tied_as`` by ``{expert}``.
     ``place`` is filled in by :func:`mssp.hf.adapt`: where plans over configs keep the sides of a matrix. The sides of
@@ -95,9 +97,21 @@ class ParamInfo:
         if self.expert_axis is not None:
             if not -len(shape) <= self.expert_axis < len(shape):
                 raise ValueError(f"{name} {shape} has no axis {self.expert_axis} for experts")
-            experts = matrix.pop(self.expert_axis)
+            size = matrix.pop(self.expert_axis)
+            experts = self.experts or size
+            if self.is_flat(len(shape)):
+                if size % experts:
+                    raise ValueError(f"{name} {shape} does not hold {experts} experts of one size one after another")
+                matrix.insert(self.expert_axis % len(shape), size // experts)
+            elif experts > size:
+                raise ValueError(f"{name} {shape} has no room for {experts} experts")
         fan_in, fan_out = self._sides(name, matrix)
         return replace(self, name=name, fan_in=fan_in, fan_out=fan_out, experts=experts, tied_as=tied_as)
+
+    def is_flat(self, axes: int) -> bool:
+        """Whether experts have no axis of their own in a tensor with so many axes, and lie one after another on one."""
+        named = self.expert_axis is not None and self.experts is not None and self.layout is not None
+        return named and len(parse_layout(self.layout or "")) == axes
 
     def _sides(self, name: str, shape: list[int]) -> tuple[int | None, int | None]:
         """fan_in and fan_out: of the axes that the layout names, or as this description gives them."""

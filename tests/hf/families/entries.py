@@ -18,8 +18,9 @@ VOCABULARY = 128
 HEAD = 16
 Sizes = dict[str, Any]
 # What may be special about a family, and is read off the tiny model by a test.
-SPECIAL = (TIED, DENSE_LAYERS, SHARED_EXPERTS, OWN_STARTS) = (
+SPECIAL = (TIED, DENSE_LAYERS, SHARED_EXPERTS, OWN_STARTS, SCALED_EMBEDDINGS) = (
     "readout tied to the embedding", "dense layers", "shared experts", "parameters that keep the model's own start",
+    "embeddings times the root of the width",
 )  # fmt: skip
 
 
@@ -37,6 +38,8 @@ class Planned:
         rescales: whether blocks multiply the stream by a number.
         larger: the model type of the multimodal model that holds it, if it is there only inside that.
         beside: the entries of that model's config beside the text model's.
+        taken_out: factors that take out what the model's own forward pass multiplies by, of all three blocks.
+        active: how many experts a token is sent to, where that does not follow the shape.
         note: what else a reader of the table should know.
     """
 
@@ -49,6 +52,8 @@ class Planned:
     rescales: bool = False
     larger: str = ""
     beside: Callable[[mssp.Shape], Sizes] | None = None
+    taken_out: tuple[float, ...] = ()
+    active: int = 0
     note: str = ""
 
 

@@ -2,20 +2,85 @@
 
 from __future__ import annotations
 
-from tests.hf.families.entries import Planned, Refused
+import mssp
+from tests.hf.families.entries import (
+    DENSE_LAYERS,
+    HEAD,
+    SCALED_EMBEDDINGS,
+    SHARED_EXPERTS,
+    TIED,
+    Planned,
+    Refused,
+    Sizes,
+)
 
-PLANNED: dict[str, Planned] = {}
+
+def llama4_text(shape: mssp.Shape) -> Sizes:
+    layers = {"moe_layers": list(range(1, shape.depth)), "intermediate_size_mlp": 2 * shape.width}
+    experts = {"num_local_experts": shape.experts, "intermediate_size": shape.expert_width}
+    return experts | layers | {"head_dim": HEAD, "attention_chunk_size": 8}
+
+
+def phimoe(shape: mssp.Shape) -> Sizes:
+    """With noise that lets the router of a tiny model hear of a second expert that is nearly as good."""
+    experts = {"num_local_experts": shape.experts, "intermediate_size": shape.expert_width, "num_experts_per_tok": 2}
+    return experts | {"attention_bias": True, "router_jitter_noise": 0.3}
+
+
+def dbrx(shape: mssp.Shape) -> Sizes:
+    heads = shape.width // HEAD
+    ffn = {"moe_num_experts": shape.experts, "moe_top_k": shape.active, "ffn_hidden_size": shape.expert_width}
+    attention = {"kv_n_heads": heads // 2, "clip_qkv": 8.0, "rope_theta": 1e4}
+    names = {"d_model": shape.width, "n_heads": heads, "n_layers": shape.depth, "max_seq_len": 64}
+    return names | {"attn_config": attention, "ffn_config": ffn}
+
+
+def longcat_flash(shape: mssp.Shape) -> Sizes:
+    ranks = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    experts = {"n_routed_experts": shape.experts, "zero_expert_num": shape.experts // 2, "moe_topk": shape.active}
+    widths = {"expert_ffn_hidden_size": shape.expert_width, "ffn_hidden_size": 2 * shape.width}
+    heads = {"num_hidden_layers": 2 * shape.depth, "num_key_value_heads": shape.width // HEAD, "head_dim": 8}
+    return ranks | experts | widths | heads
+
+
+def gemma4_text(shape: mssp.Shape) -> Sizes:
+    """With heads of two sizes, and without the inputs of every layer that are made of the embeddings."""
+    experts = {"num_experts": shape.experts, "top_k_experts": shape.active, "moe_intermediate_size": shape.expert_width}
+    heads = {"head_dim": HEAD, "global_head_dim": 2 * HEAD, "sliding_window": 8}
+    layers = {"layer_types": ["sliding_attention"] * (shape.depth - 1) + ["full_attention"]}
+    rest = {"intermediate_size": 2 * shape.width, "enable_moe_block": True, "hidden_size_per_layer_input": 0}
+    return experts | heads | layers | rest
+
+
+PLANNED: dict[str, Planned] = {
+    "llama4_text": Planned(
+        llama4_text, "sigmoid", (DENSE_LAYERS, SHARED_EXPERTS), note="gates on the inputs of experts"
+    ),
+    "phimoe": Planned(
+        phimoe, "sigmoid", active=2, note="two experts a token, each with its share among those nearly as good"
+    ),
+    "dbrx": Planned(dbrx, "renormalised", note="experts one after another along one axis"),
+    "longcat_flash": Planned(
+        longcat_flash,
+        "softmax",
+        writers=15,
+        taken_out=(0.5**0.5,) * 12,
+        note="two attentions in a block; experts that hand on their input",
+    ),
+    "gemma4_text": Planned(
+        gemma4_text,
+        "renormalised",
+        (TIED, SCALED_EMBEDDINGS),
+        taken_out=(2**0.5,) * 3,
+        note="a dense layer beside the experts of every block",
+    ),
+}
 REFUSED: dict[str, Refused] = {}
 NOT_YET: tuple[str, ...] = (
-    "llama4_text",
-    "phimoe",
     "jetmoe",
     "doge",
-    "dbrx",
-    "longcat_flash",
     "zaya",
     "inkling_text",
-    "gemma4_text",
     "hy_v4",
     "qwen4_exp_text",
     "deepseek_v4",
