@@ -17,7 +17,7 @@ from mssp import Shape
 from mssp.coordcheck.result import Check
 from mssp.planning.recipe import without_plan_warnings
 from tests.coordcheck.hugging_face_models import DEVICE, VOCABULARY, as_it_comes, one_rate, windows
-from tests.hf.tiny_models import INIT_STD, config_of, model_of
+from tests.hf.tiny_models import INIT_STD, config_of, model_of, shape_of
 
 WIDTHS, DEPTH = (64, 128, 256), 2
 STEPS, LR, BATCH = 4, 1e-3, 4
@@ -54,8 +54,8 @@ def checked(
     """
     shapes = [GROWTHS[growth](width) for width in widths]
     sizes = {"vocab_size": VOCABULARY, "pad_token_id": None, **changes_of(family, growth)}
-    configs = {shape: config_of(family, shape, **sizes) for shape in shapes}
-    base, seed = configs[shapes[0]], count()
+    configs = {shape_of(family, shape): config_of(family, shape, **sizes) for shape in shapes}
+    (base, *_, target), seed = configs.values(), count()
 
     def build(shape: Shape) -> nn.Module:
         model = model_of(configs[shape], next(seed))  # what a model keeps of its own differs from seed to seed
@@ -68,5 +68,5 @@ def checked(
     batches = [(window[:, :-1], window[:, 1:]) for window in windows(STEPS, seed=0, batch=BATCH)]
     with without_plan_warnings():
         regime = growth if growth in ("II", "III") else "any"
-        plan = mssp.hf.plan(configs[shapes[-1]], base, regime=regime, lr=LR, **start)
-        return mssp.check(build, shapes, batches, plan, seeds=seeds, device=DEVICE, **how)
+        plan = mssp.hf.plan(target, base, regime=regime, lr=LR, **start)
+        return mssp.check(build, list(configs), batches, plan, seeds=seeds, device=DEVICE, **how)

@@ -50,8 +50,13 @@ FAMILIES = {name: entry.sizes for name, entry in PLANNED.items()}
 
 def shapes_of(family: str) -> tuple[mssp.Shape, mssp.Shape]:
     """The target and the base of a family."""
-    target, base = (replace(shape, active=PLANNED[family].active or shape.active) for shape in (TARGET, BASE))
-    return target, base
+    return shape_of(family, TARGET), shape_of(family, BASE)
+
+
+def shape_of(family: str, shape: mssp.Shape) -> mssp.Shape:
+    """The shape of a family's model at a shape for all families: it may have more blocks, or fewer active experts."""
+    entry = PLANNED[family]
+    return replace(shape, active=entry.active or shape.active, depth=shape.depth * entry.blocks)
 
 
 # Of dense families: key heads stay as they are in some, and grow in others.

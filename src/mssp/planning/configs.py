@@ -64,8 +64,8 @@ _SHARES_OF_ONE = frozenset({
     "afmoe", "aria_text", "cohere2_moe", "dbrx", "deepseek_v3", "ernie4_5_moe", "exaone_moe", "flint", "gemma4_text",
     "glm4_moe", "glm4_moe_lite", "glm4v_moe_text", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid",
     "granitemoeshared", "hunyuan_v1_moe", "hy_v3", "laguna", "mellum", "mimo_v2_flash", "minimax_m2",
-    "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "qwen3_5_moe_text", "qwen3_next", "qwen3_omni_moe_text",
-    "qwen3_vl_moe_text", "solar_open",
+    "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "nemotron_h", "qwen3_5_moe_text", "qwen3_next",
+    "qwen3_omni_moe_text", "qwen3_vl_moe_text", "solar_open",
 })  # fmt: skip
 _BLOCKS = "layers_block_type"  # a list of what every block is
 _BY_LAYER = ("moe_intermediate_size", "moe_topk")  # may be lists with one size for each layer
@@ -131,8 +131,10 @@ def kinds_of_blocks(config: Any) -> dict[int | None, tuple[str, ...]]:
 
     >>> kinds_of_blocks({"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"], "eos_token_id": [1, 2]})
     {0: ('conv',), 1: ('full_attention',)}
+    >>> kinds_of_blocks({"layers_block_type": ["linear_attention", "moe"]})
+    {0: ('linear_attention',), 1: ('moe',)}
     """
-    entries = entries_of(config)
+    entries = _with_depth(entries_of(config))
     depth = next((entries[key] for key in _SIZES["depth"] if entries.get(key) is not None), None)
     lists = [
         entry

@@ -34,7 +34,8 @@ class Planned:
         special: what the tiny model has, of ``SPECIAL``.
         own: endings of the names of trained parameters that keep the model's own start.
         spread: endings of the names of those that take the base's start, spread over the heads.
-        writers: modules of all three blocks of the target that write to the residual stream.
+        blocks: how many blocks of the tiny model stand for each layer of a shape.
+        writers: modules of all blocks of the target that write to the residual stream.
         rescales: whether blocks multiply the stream by a number.
         larger: the model type of the multimodal model that holds it, if it is there only inside that.
         beside: the entries of that model's config beside the text model's.
@@ -48,6 +49,7 @@ class Planned:
     special: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     spread: tuple[str, ...] = ()
+    blocks: int = 1
     writers: int = 6
     rescales: bool = False
     larger: str = ""

@@ -30,6 +30,18 @@ def granitemoehybrid(shape: mssp.Shape) -> Sizes:
     return experts | heads | more | _linear_then_full(shape)
 
 
+def nemotron_h(shape: mssp.Shape) -> Sizes:
+    """Two blocks for every layer of other families: one that mixes tokens, and one with experts or a dense layer."""
+    mixers = ["linear_attention"] * (shape.depth - 1) + ["full_attention"]
+    rest = ["mlp"] + ["moe"] * (shape.depth - 1)
+    blocks = [kind for pair in zip(mixers, rest, strict=True) for kind in pair]
+    experts = {"n_routed_experts": shape.experts, "moe_intermediate_size": shape.expert_width}
+    dense = {"intermediate_size": 2 * shape.width, "moe_shared_expert_intermediate_size": 2 * shape.width}
+    heads = {"mamba_num_heads": shape.width // 8, "mamba_head_dim": 16, "ssm_state_size": 8}
+    more = {"n_groups": shape.width // 32, "chunk_size": 16, "head_dim": HEAD}
+    return experts | dense | heads | more | {"layers_block_type": blocks, "num_hidden_layers": len(blocks)}
+
+
 def lfm2_moe(shape: mssp.Shape) -> Sizes:
     sizes = {"num_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "num_dense_layers": 1}
     layers = {"layer_types": ["conv"] * (shape.depth - 1) + ["full_attention"]}
@@ -68,6 +80,15 @@ PLANNED: dict[str, Planned] = {
         writers=9,
         note="decay rates start as the base's do, spread over the heads",
     ),
+    "nemotron_h": Planned(
+        nemotron_h,
+        "renormalised",
+        (DENSE_LAYERS, SHARED_EXPERTS, OWN_STARTS),
+        own=("D", "dt_bias"),
+        spread=("A_log",),
+        blocks=2,
+        note="one module a block; decay rates start as the base's do, spread over the heads",
+    ),
     "lfm2_moe": Planned(lfm2_moe, "renormalised", (DENSE_LAYERS,)),
     "kimi_linear": Planned(kimi_linear, "renormalised", (*_USUAL, OWN_STARTS), own=("A_log", "dt_bias")),
     "bailing_hybrid": Planned(bailing_hybrid, "renormalised", (*_USUAL, OWN_STARTS), own=("A_log", "dt_bias")),
@@ -83,4 +104,4 @@ REFUSED: dict[str, Refused] = {
         "through them do not fall with the width ([record](../records/2026-11-19-families.md))",
     ),
 }
-NOT_YET: tuple[str, ...] = ("nemotron_h",)
+NOT_YET: tuple[str, ...] = ()
