@@ -279,6 +279,13 @@ def test_no_family_has_a_factor_of_sizes(family: str) -> None:
     assert own_factors(on_meta(config_of(family, TARGET)), on_meta(config_of(family, BASE))) == {}
 
 
+@pytest.mark.parametrize("family", ["nemotron_h", "granitemoehybrid"])
+def test_decay_rates_that_count_many_heads_are_no_factor_of_sizes(family: str) -> None:
+    """With four times the heads: initial weights have the rates of the base, spread over the heads."""
+    target = mssp.Shape(width=256, expert_width=128, experts=8, active=4, depth=2)
+    assert own_factors(on_meta(config_of(family, target)), on_meta(config_of(family, BASE))) == {}
+
+
 def test_without_a_base_a_model_that_cannot_be_halved_is_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(entries: Any) -> Any:
         raise ValueError("heads do not fit")

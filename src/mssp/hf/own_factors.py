@@ -26,8 +26,9 @@ from mssp.hf.factors import EMBEDDINGS, PlannedFactor
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.proxies import at_half_width
 from mssp.hf.rehearsal import KEPT, LOGITS, STREAM, WRITTEN, Factor, Flow, Rehearsal, Size, rehearsal
-from mssp.hf.stand_ins import NotRunnableError
-from mssp.hf.vocabulary import of_all_blocks
+from mssp.hf.stand_ins import NotRunnableError, StandIn
+from mssp.hf.starts import spread
+from mssp.hf.vocabulary import for_all_blocks, of_all_blocks
 from mssp.planning.configs import entries_of, kinds_of_blocks
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
@@ -52,6 +53,7 @@ def own_factors(model: nn.Module, small: nn.Module | None = None) -> dict[nn.Mod
             _refuse_what_is_on_the_stream(flows)
             looked_at = "factors that depend on sizes"
             with rehearsal(_reference(model, small)) as at_reference:
+                _spread_counted_starts(model, at_reference.model)
                 found = _found(_Comparison(at_target, flows, at_reference))
                 growth = _width(model) / _width(at_reference.model)
     except NotRunnableError as error:
@@ -78,6 +80,23 @@ def _reference(model: nn.Module, small: nn.Module | None) -> nn.Module:
         if key in before and before[key] != value and all(_is_constant(key, each) for each in (value, before[key]))
     }
     return on_meta(config_of({**before, **changed}, like=model), like=model) if changed else small
+
+
+def _spread_counted_starts(model: nn.Module, reference: nn.Module) -> None:
+    """Give vectors that count their entries (decay rates of heads) the reference's values, as initial weights do.
+
+    Both models have stand-ins, where whatever is drawn is its mean: other vectors have one number in all entries.
+    """
+    vectors = {
+        for_all_blocks(name): each.flatten()
+        for name, each in reference.named_parameters()
+        if not isinstance(each, StandIn) and each.numel() == max(each.shape, default=0) > 1
+    }
+    counted = {name: each for name, each in vectors.items() if bool((each != each.max()).any())}
+    for name, vector in model.named_parameters():
+        start = counted.get(for_all_blocks(name))
+        if start is not None and not isinstance(vector, StandIn) and vector.numel() != start.numel():
+            vector.copy_(spread(start, vector.numel()).view(vector.shape))
 
 
 def _is_constant(key: str, value: Any) -> bool:
