@@ -47,6 +47,13 @@ OLMOE_BASE = config_of("olmoe", BASE)
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
+def test_parameters_without_a_rule_at_any_shape() -> None:
+    """A base of the same width does not help, and so it is not asked for."""
+    model = model_of(config_of("hy_v4", BASE))
+    with pytest.raises(ValueError, match=r"layers\.\*\.attn_hc\.fn: .* would keep all residual streams equal$"):
+        mssp.hf.adapt(model, base=config_of("hy_v4", BASE, n_routed_experts=8))
+
+
 def test_parameters_for_which_no_rule_is_confirmed() -> None:
     config = JambaConfig(
         vocab_size=128, hidden_size=32, intermediate_size=32, num_hidden_layers=4, num_attention_heads=2,

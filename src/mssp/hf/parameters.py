@@ -41,6 +41,8 @@ def infos_of(model: nn.Module, base: BaseShapes | None = None) -> dict[str, Para
     infos = {name: stacks.get(name) or info_of(name, shape) for name, shape in shapes.items()}
     for name, shape in shapes.items():
         reason = why_unconfirmed(name)
+        if reason is not None and infos[name] is None:
+            raise ValueError(f"{for_all_blocks(name)}: {reason}")
         if reason is not None and (base is None or base.shapes_of(name) != {shape}):
             raise ValueError(f"{for_all_blocks(name)}: {reason}; give a base in which it has the same shape")
     unknown = [name for name, info in infos.items() if info is None and parameters[name].requires_grad]

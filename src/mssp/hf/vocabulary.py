@@ -55,7 +55,8 @@ class Names:
         containers: modules of a block that only hold other modules, which count as the block's own. So do lists.
         inside: modules of a block that do not write to the stream: others take in what they put out.
         kernels: patterns of a block's convolutions in which each channel has a kernel of its own.
-        unconfirmed: why no rule is confirmed for a parameter of a block whose shape has grown, by its pattern.
+        unconfirmed: why no rule is confirmed for a parameter, by its pattern. It is refused where its shape has grown,
+            and in any shape if ``parameters`` has no role for it.
     """
 
     trunks: Sequence[str] = ()
@@ -249,8 +250,13 @@ _LIGHTNING_ATTENTION = Names(
 _HYPER_CONNECTIONS = Names(
     unconfirmed={
         r"(?:attn|ffn)_hc\.(?:fn|base|scale)": (
-            "a weight of hyper-connections, for which no rule is confirmed: it mixes several residual streams, and "
-            "what a block writes is no longer added to one that a residual factor damps"
+            "a weight of hyper-connections, for which no rule is confirmed: its gradient falls more slowly with the "
+            "width than that of a hidden matrix, and the zero start of a shared expert's gate would keep all residual "
+            "streams equal"
+        ),
+        r"(?:attn|mlp)_hyper_connection\.block_inject_weight\.weight": (
+            "a gate of hyper-connections, which reads several residual streams at once: a shared expert's gate reads "
+            "one, and no layout says how many streams there are"
         ),
     },
 )
@@ -451,7 +457,7 @@ def place_of(name: str) -> str:
 
 
 def why_unconfirmed(name: str) -> str | None:
-    """The reason why no rule is confirmed for a parameter of this name if it grows; None where there is a rule."""
+    """The reason why no rule is confirmed for a parameter of this name; None where there is a rule."""
     local, reasons = Place.of(name).local, names().patterns.unconfirmed
     return next((reason for pattern, reason in reasons.items() if pattern.fullmatch(local)), None)
 

@@ -23,6 +23,12 @@ SPECIAL = (TIED, DENSE_LAYERS, SHARED_EXPERTS, OWN_STARTS, SCALED_EMBEDDINGS) = 
     "embeddings times the root of the width",
 )  # fmt: skip
 
+# Why families with several residual streams are refused.
+HYPER_CONNECTIONS = (
+    "hyper-connections: the few numbers that weigh its residual streams have gradients like those of a gate, but a "
+    "gate's zero start keeps all streams equal ([record](../records/2026-11-19-families.md))"
+)
+
 
 @dataclass(frozen=True)
 class Planned:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import mssp
-from tests.hf.families.entries import DENSE_LAYERS, HEAD, OWN_STARTS, SHARED_EXPERTS, Planned, Refused, Sizes
+from tests.hf.families.entries import (
+    DENSE_LAYERS,
+    HEAD,
+    HYPER_CONNECTIONS,
+    OWN_STARTS,
+    SHARED_EXPERTS,
+    Planned,
+    Refused,
+    Sizes,
+)
 from tests.hf.families.usual import glm4_moe, low_ranks, qwen3_moe
 
 
@@ -143,9 +152,8 @@ REFUSED = {
     ),
     "glm5_next_text": Refused(
         glm5_next_text,
-        "a weight of hyper-connections, for which no rule is confirmed",
-        "hyper-connections: every block reads a mixture of several residual streams and writes to all of them, so that "
-        "no residual factor damps what blocks add to one stream",
+        "model.language_model.layers.*.attn_hc.fn: a weight of hyper-connections, for which no rule is confirmed",
+        HYPER_CONNECTIONS,
         larger="glm5_next",
     ),
     "muse_spark_text": Refused(

@@ -6,6 +6,7 @@ import mssp
 from tests.hf.families.entries import (
     DENSE_LAYERS,
     HEAD,
+    HYPER_CONNECTIONS,
     SCALED_EMBEDDINGS,
     SHARED_EXPERTS,
     TIED,
@@ -13,6 +14,7 @@ from tests.hf.families.entries import (
     Refused,
     Sizes,
 )
+from tests.hf.families.usual import low_ranks
 
 
 def llama4_text(shape: mssp.Shape) -> Sizes:
@@ -52,6 +54,32 @@ def gemma4_text(shape: mssp.Shape) -> Sizes:
     return experts | heads | layers | rest
 
 
+def hy_v4(shape: mssp.Shape) -> Sizes:
+    sizes = {key: size for key, size in low_ranks(shape).items() if key != "first_k_dense_replace"}
+    return sizes | {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 4, "hc_mult": 2}
+
+
+def deepseek_v4(shape: mssp.Shape) -> Sizes:
+    """With attention to compressed tokens in all blocks but the first, and routers that no table replaces."""
+    experts = {"num_local_experts": shape.experts, "moe_intermediate_size": shape.expert_width}
+    ranks = {"head_dim": HEAD, "q_lora_rank": 24, "o_groups": 2, "o_lora_rank": 16}
+    layers = {
+        "layer_types": ["sliding_attention"] + ["heavily_compressed_attention"] * (shape.depth - 1),
+        "mlp_layer_types": ["moe"] * shape.depth,
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 4},
+    }
+    return experts | ranks | layers | {"hc_mult": 2, "sliding_window": 8}
+
+
+def qwen4_exp_text(shape: mssp.Shape) -> Sizes:
+    experts = {"num_experts": shape.experts, "moe_intermediate_size": shape.expert_width}
+    heads = {"linear_num_key_heads": shape.width // 32, "linear_num_value_heads": shape.width // 16, "head_dim": HEAD}
+    sizes = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "shared_expert_intermediate_size": 2 * shape.width}
+    indexer = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 4}
+    layers = {"layer_types": ["linear_attention"] * (shape.depth - 1) + ["indexed_attention"]}
+    return experts | heads | sizes | indexer | layers | {"indexer_compress_ratio": 2, "hc_count": 2, "hc_lowrank": 8}
+
+
 PLANNED: dict[str, Planned] = {
     "llama4_text": Planned(
         llama4_text, "sigmoid", (DENSE_LAYERS, SHARED_EXPERTS), note="gates on the inputs of experts"
@@ -75,13 +103,20 @@ PLANNED: dict[str, Planned] = {
         note="a dense layer beside the experts of every block",
     ),
 }
-REFUSED: dict[str, Refused] = {}
+_NO_RULE = "a weight of hyper-connections, for which no rule is confirmed"
+REFUSED: dict[str, Refused] = {
+    "hy_v4": Refused(hy_v4, f"model.layers.*.attn_hc.fn: {_NO_RULE}", HYPER_CONNECTIONS),
+    "deepseek_v4": Refused(deepseek_v4, f"model.layers.*.attn_hc.fn: {_NO_RULE}", HYPER_CONNECTIONS),
+    "qwen4_exp_text": Refused(
+        qwen4_exp_text,
+        "model.layers.*.attn_hyper_connection.block_inject_weight.weight: a gate of hyper-connections, which reads",
+        "hyper-connections: gates of its residual streams read all streams at once, and no layout says how many there "
+        "are ([record](../records/2026-11-19-families.md))",
+    ),
+}
 NOT_YET: tuple[str, ...] = (
     "jetmoe",
     "doge",
     "zaya",
     "inkling_text",
-    "hy_v4",
-    "qwen4_exp_text",
-    "deepseek_v4",
 )
