@@ -332,6 +332,22 @@ def test_a_block_that_does_something_else_to_the_stream_is_refused() -> None:
         mssp.hf.adapt(model, base=config_of("olmoe", BASE))
 
 
+def test_gains_and_biases_of_the_stream_are_refused_by_name_whatever_it_is() -> None:
+    class Sprung(OlmoeDecoderLayer):  # type: ignore[misc]
+        def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
+            out: Tensor = super().forward(hidden_states * self.coil, **kwargs) + self.rust
+            return out
+
+    model = model_of(config_of("olmoe", TARGET))
+    for block in model.get_submodule("model.layers").children():
+        block.register_parameter("coil", nn.Parameter(torch.ones(TARGET.width)))
+        block.register_parameter("rust", nn.Parameter(torch.zeros(TARGET.width)))
+        block.__class__ = Sprung
+    message = "model.layers.*.coil, model.layers.*.rust stand on the residual stream, and no residual factor damps"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        mssp.hf.adapt(model, base=config_of("olmoe", BASE))
+
+
 # -- nothing is left behind -------------------------------------------------------------------------------------------
 
 

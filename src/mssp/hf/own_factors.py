@@ -1,12 +1,9 @@
-"""What a model's own forward pass multiplies numbers by, if that depends on sizes, and what blocks do to the stream.
+"""What a model's own forward pass multiplies numbers by, if that depends on sizes.
 
 Plans know the factors that they set themselves. A model may have more: embeddings times the root of the width, queries
 times the root of the width over a rank. A rehearsal at the target and one at the base show where numbers differ in
 size, though nothing but the sizes of the models does. Such a factor is taken out by one on the output of a module: the
 model is then, in its parameters, the model that has the base's factor, and a further rehearsal shows that it is.
-
-A plan's factor on what branches write keeps deep models stable only where a block adds to the residual stream and does
-nothing else but rescale it. A norm on the stream has gains whose movement adds up over blocks, which nothing damps.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ from mssp.hf.proxies import at_half_width
 from mssp.hf.rehearsal import KEPT, LOGITS, STREAM, WRITTEN, Factor, Flow, Rehearsal, Size, rehearsal
 from mssp.hf.stand_ins import NotRunnableError, StandIn
 from mssp.hf.starts import spread
+from mssp.hf.stream import flows_of_sums
 from mssp.hf.vocabulary import for_all_blocks, of_all_blocks
 from mssp.planning.configs import entries_of, kinds_of_blocks
 from mssp.planning.plans import Plan
@@ -49,8 +47,7 @@ def own_factors(model: nn.Module, small: nn.Module | None = None) -> dict[nn.Mod
     looked_at = "factors that depend on sizes, or norms on the residual stream,"
     try:
         with rehearsal(model) as at_target:
-            flows = at_target.flows()
-            _refuse_what_is_on_the_stream(flows)
+            flows = flows_of_sums(at_target)
             looked_at = "factors that depend on sizes"
             with rehearsal(_reference(model, small)) as at_reference:
                 _spread_counted_starts(model, at_reference.model)
@@ -109,17 +106,6 @@ def _width(model: nn.Module) -> int:
 
 
 # -- the residual stream -----------------------------------------------------------------------------------------------
-
-
-def _refuse_what_is_on_the_stream(flows: Sequence[Flow]) -> None:
-    for flow in flows:
-        if not flow.is_sum:
-            named = ", ".join(dict.fromkeys(of_all_blocks(path) for path in flow.on_stream))
-            reason = f"{named} stands on the residual stream" if named else "something else changes the residual stream"
-            raise ValueError(
-                f"{of_all_blocks(flow.path)} does not only add to its input what its branches give: "
-                f"{reason}, and no residual factor damps what that does in deep models"
-            )
 
 
 def _effective(sizes: Sequence[Size], flows: Sequence[Flow]) -> list[Size]:

@@ -18,6 +18,7 @@ from mssp.apply.description import name_cleaner
 from mssp.hf.experts import FusedExperts, has_attribute, is_fused, router_infos
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.probing import Probed, neutral_gain
+from mssp.hf.stream import refuse_what_is_on_the_stream
 from mssp.hf.text_parts import is_described, path_of_text_model
 from mssp.hf.vocabulary import Place, for_all_blocks, info_of, names, place_of, why_unconfirmed
 from mssp.planning.configs import family_of, kinds_of_blocks
@@ -46,6 +47,8 @@ def infos_of(model: nn.Module, base: BaseShapes | None = None) -> dict[str, Para
         if reason is not None and (base is None or base.shapes_of(name) != {shape}):
             raise ValueError(f"{for_all_blocks(name)}: {reason}; give a base in which it has the same shape")
     unknown = [name for name, info in infos.items() if info is None and parameters[name].requires_grad]
+    if unknown:  # what is in the model is said before names that are missing here
+        refuse_what_is_on_the_stream(model)
     _refuse(unknown, shapes, f"{title_of(model)} has parameters")
     with_more_outputs = dict(router_infos(model))
     infos |= {name: info for name, each in parameters.items() if (info := with_more_outputs.get(each)) is not None}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -132,29 +132,27 @@ class Rehearsal:
         self._note(LOGITS, logits)
         return self._taken()
 
-    def flows(self) -> list[Flow]:
+    def flows(self, moved: Collection[str] | None = None, written: float = 1.0) -> list[Flow]:
         """Run with gains that are drawn at random, and with given vectors in place of what branches write.
 
+        With ``moved``, names for all blocks, only these gains are drawn. ``written`` is the size of the vectors.
         Nothing is known where it is not known which modules write.
         """
         if not all(self._writers.values()):
             return []
         generator = torch.Generator("cpu").manual_seed(0)
-        vectors = {
-            parameter: parameter.clone()
-            for module in self._paths
-            for parameter in module._parameters.values()
-            if parameter is not None and not isinstance(parameter, StandIn)
-        }
-        for parameter in vectors:
-            parameter.add_(torch.rand(parameter.shape, generator=generator) - 0.5)
+        vectors = self._vectors()
+        before = {parameter: parameter.clone() for parameter in vectors}
+        for parameter, name in vectors.items():
+            if moved is None or name in moved:
+                parameter.add_(torch.rand(parameter.shape, generator=generator) - 0.5)
         writer_of = {writer: block for block, writers in self._writers.items() for writer in writers}
         into: dict[nn.Module, Tensor] = {}
         outputs: dict[str, Tensor] = {}
 
         def finished(module: nn.Module, output: Any) -> Any:
             if module in writer_of:
-                given = torch.randn(_first(output).shape, generator=generator)
+                given = torch.randn(_first(output).shape, generator=generator) * written
                 output = _with_first(output, given)
             y = _first(output)
             if module in into:
@@ -166,9 +164,28 @@ class Rehearsal:
 
         self._flows = []
         self._run(lambda block, x: into.update({block: x.clone()}), finished)
-        for parameter, before in vectors.items():
-            parameter.copy_(before)
+        for parameter, value in before.items():
+            parameter.copy_(value)
         return self._flows
+
+    def _vectors(self) -> dict[Tensor, str]:
+        """Gains, biases and other parameters that have numbers here, and their names for all blocks."""
+        return {
+            parameter: for_all_blocks(f"{path}.{name}" if path else name)
+            for module, path in self._paths.items()
+            for name, parameter in module._parameters.items()
+            if parameter is not None and not isinstance(parameter, StandIn)
+        }
+
+    def on_stream(self) -> list[str]:
+        """Gains that change the stream where branches write nothing, by their names for all blocks.
+
+        None where neutral gains change it too.
+        """
+        if not _are_sums(self.flows(moved=())):
+            return []
+        names = dict.fromkeys(self._vectors().values())
+        return [name for name in names if not _are_sums(self.flows(moved={name}, written=0.0))]
 
     def _flow(self, block: nn.Module, x: Tensor, y: Tensor, outputs: Mapping[str, Tensor]) -> Flow:
         """What came out of a block as a sum of what came in and of what its writers gave."""
@@ -311,11 +328,15 @@ def _is_attention(x: Tensor) -> bool:
 _OPERANDS = {"scaled_dot_product_attention": 3, "matmul": 2, "__matmul__": 2, "bmm": 2, "einsum": 2}
 
 
+def _are_sums(flows: Sequence[Flow]) -> bool:
+    return all(flow.is_sum for flow in flows)
+
+
 def _as_sum(y: Tensor, terms: Sequence[Tensor]) -> tuple[list[float], float]:
     """The shares of terms in a sum, by least squares, and the part of it that they do not explain."""
     columns = torch.stack([term.double().flatten() for term in terms], 1)
     target = y.double().flatten()
-    shares = torch.linalg.lstsq(columns, target).solution
+    shares = torch.linalg.lstsq(columns, target, driver="gelsd").solution
     rest = (target - columns @ shares).norm() / target.norm().clamp(min=1e-30)
     return shares.tolist(), float(rest)
 

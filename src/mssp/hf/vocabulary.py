@@ -310,9 +310,21 @@ _TWICE_IN_A_BLOCK = Names(
         rf"{_MOE}\.router\.classifier\.weight": ParamInfo("router", layout="out in"),
     },
 )
+# Attention of which each expert has its own queries and outputs, beside experts as usual (JetMoe).
+_EXPERTS_OF_ATTENTION = Names(
+    unconfirmed={
+        r"(?:self_attn|self_attention|attention|attn)\.experts\..+": (
+            "a part of experts of attention: their width is the size of all key heads, that of the experts in the MLP "
+            "another, and a plan has one width of experts"
+        ),
+    },
+)
+# The sums of the stream and of what branches give, each with gains and biases (Zaya).
+_SCALED_SUMS = Names(inside=("post_attention_residual_scale", "post_mlp_residual_scale"))
 ENTRIES: tuple[Names, ...] = (
     _USUAL, _LINEAR_ATTENTION, _LIGHTNING_ATTENTION, _STATE_SPACES, _SHORT_CONVOLUTIONS, _INDEXERS,
     _HYPER_CONNECTIONS, _SHARED_MLP, _FUSED_ATTENTION, _BESIDE_A_DENSE_LAYER, _TWICE_IN_A_BLOCK,
+    _EXPERTS_OF_ATTENTION, _SCALED_SUMS,
 )  # fmt: skip
 
 # The flags that every class of stacked experts has in transformers: how many experts there are, whether they are gated,

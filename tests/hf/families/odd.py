@@ -80,6 +80,21 @@ def qwen4_exp_text(shape: mssp.Shape) -> Sizes:
     return experts | heads | sizes | indexer | layers | {"indexer_compress_ratio": 2, "hc_count": 2, "hc_lowrank": 8}
 
 
+def doge(shape: mssp.Shape) -> Sizes:
+    experts = {"is_moe": True, "num_experts": 4 * shape.experts, "num_experts_per_tok": shape.active}
+    return experts | {"intermediate_size": 2 * shape.width}
+
+
+def zaya(shape: mssp.Shape) -> Sizes:
+    experts = {"num_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "num_experts_per_tok": 1}
+    return experts | {"head_dim": HEAD, "router_hidden_size": 32}
+
+
+def jetmoe(shape: mssp.Shape) -> Sizes:
+    experts = {"num_local_experts": shape.experts, "intermediate_size": shape.expert_width}
+    return experts | {"kv_channels": HEAD, "tie_word_embeddings": False}
+
+
 PLANNED: dict[str, Planned] = {
     "llama4_text": Planned(
         llama4_text, "sigmoid", (DENSE_LAYERS, SHARED_EXPERTS), note="gates on the inputs of experts"
@@ -104,6 +119,7 @@ PLANNED: dict[str, Planned] = {
     ),
 }
 _NO_RULE = "a weight of hyper-connections, for which no rule is confirmed"
+_NOT_A_SUM = "model.layers.* does not only add to its input what its branches give: "
 REFUSED: dict[str, Refused] = {
     "hy_v4": Refused(hy_v4, f"model.layers.*.attn_hc.fn: {_NO_RULE}", HYPER_CONNECTIONS),
     "deepseek_v4": Refused(deepseek_v4, f"model.layers.*.attn_hc.fn: {_NO_RULE}", HYPER_CONNECTIONS),
@@ -113,10 +129,27 @@ REFUSED: dict[str, Refused] = {
         "hyper-connections: gates of its residual streams read all streams at once, and no layout says how many there "
         "are ([record](../records/2026-11-19-families.md))",
     ),
+    "doge": Refused(
+        doge,
+        f"{_NOT_A_SUM}model.layers.*.input_residual, model.layers.*.post_attention_residual stand on the residual "
+        "stream, and no residual factor damps what that does in deep models",
+        "gains multiply the residual stream twice in every block, and nothing damps what they add up to in depth; the "
+        "router takes a token's scores from other tokens, later ones among them "
+        "([record](../records/2026-11-19-families.md))",
+    ),
+    "zaya": Refused(
+        zaya,
+        f"{_NOT_A_SUM}model.layers.*.post_attention_residual_scale.hidden_states_bias, "
+        "model.layers.*.post_attention_residual_scale.residual_scale",
+        "gains and biases of the residual stream twice in every block, and nothing damps what they add up to in depth "
+        "([record](../records/2026-11-19-families.md))",
+    ),
+    "jetmoe": Refused(
+        jetmoe,
+        "model.layers.*.self_attention.experts.bias: a part of experts of attention: their width is the size of "
+        "all key heads, that of the experts in the MLP another, and a plan has one width of experts",
+        "experts of two widths in every block, those of attention and those of the MLP: a plan has one width of "
+        "experts ([record](../records/2026-11-19-families.md))",
+    ),
 }
-NOT_YET: tuple[str, ...] = (
-    "jetmoe",
-    "doge",
-    "zaya",
-    "inkling_text",
-)
+NOT_YET: tuple[str, ...] = ("inkling_text",)
