@@ -65,7 +65,7 @@ def test_the_claims_shown_are_claims() -> None:
 )
 def test_the_snippets_about_hugging_face_run() -> None:
     page = snippets((ROOT / "docs" / "huggingface.md").read_text(encoding="utf-8"), "python")
-    whole, trainer, check = page
+    whole, _, trainer, check = page
     sizes = {
         "hidden_size=256, intermediate_size=128": "vocab_size=64, hidden_size=32, intermediate_size=16",
         "hidden_size=1024, intermediate_size=512": "vocab_size=64, hidden_size=128, intermediate_size=64",

@@ -45,6 +45,7 @@ OWN_NAME = {
     "cli/commands.py",
     "cli/demo.py",
     "data/downloads.py",
+    "hf/model_card.py",
     "hf/meta.py",
     "report/sections.py",
     "testing/hosts.py",

@@ -119,7 +119,7 @@ def test_goldens_are_read(tmp_path: Path) -> None:
     """Those that are kept whole. Their numbers are rounded to ten digits."""
     names = [f"dmft/{name}" for name in ("I", "II", "III", "mup", "top-k", "trivial", "compared", "converging")]
     names += [f"sweep/{name}" for name in ("two schemes", "plain, four schemes", "regimes, adam", "top-k", "diverging")]
-    names += [f"documents/plan --by-name: {name}" for name in ("configs", "a config alone", "extended to a config")]
+    names += [f"documents/plan --by-name: {name}" for name in ("configs", "a config alone")]
     path = tmp_path / "x.json"
     for name in ("check/II, mssp, sgd", *names):
         found = kept(name)["json"] | {"made_with": MADE_WITH}

@@ -32,8 +32,9 @@ def plan(target: Any, base: Any = None, **settings: Any) -> Plan:
     """Carry what was tuned on the model of one config to that of another.
 
     >>> small = {"model_type": "olmoe", "hidden_size": 256, "intermediate_size": 128, "num_experts": 8,
-    ...          "num_experts_per_tok": 2, "num_hidden_layers": 4}
-    >>> large = small | {"hidden_size": 2048, "intermediate_size": 1024, "num_experts": 64, "num_experts_per_tok": 16}
+    ...          "num_experts_per_tok": 2, "num_hidden_layers": 4, "num_attention_heads": 2}
+    >>> large = small | {"hidden_size": 2048, "intermediate_size": 1024, "num_experts": 64, "num_experts_per_tok": 16,
+    ...                  "num_attention_heads": 16}
     >>> carried = plan(large, small, lr=4e-3)
     >>> carried.regime, carried.roles["expert_in"].lr
     ('III', 0.0005)

@@ -68,7 +68,7 @@ def signs(name: str, size: int) -> Tensor:
     """A pattern of as many ones as minus ones, which depends on the name.
 
     >>> signs("up_proj", 4).tolist()
-    [1.0, -1.0, 1.0, -1.0]
+    [1.0, -1.0, -1.0, 1.0]
     """
     mask = 1 + 2 * (zlib.crc32(name.encode()) % (_PERIOD // 2))  # odd: neighbours differ in sign
     period = [1.0 - 2.0 * ((place & mask).bit_count() % 2) for place in range(_PERIOD)]
