@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from families import PAGE, page
+from family_table import PAGE, page
 
 import mssp.hf
 from mssp.hf.meta import on_meta
@@ -30,4 +30,4 @@ def test_refusals_say_why() -> None:
 
 
 def test_the_page_of_all_families_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run python docs/families.py"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python docs/family_table.py"

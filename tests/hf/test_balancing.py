@@ -27,7 +27,7 @@ import mssp.hf
 from mssp.hf.balancing import as_tuned, coefficients_of, read
 from mssp.hf.meta import on_meta
 from mssp.planning.recipe import PlanWarning
-from tests.hf.tiny_models import BASE, FAMILIES, TARGET, config_of, initialized, model_of, plan_of, tokens
+from tests.hf.tiny_models import BASE, FAMILIES, TARGET, config_of, initialized, model_of, plan_of, shapes_of, tokens
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:experts start alike:mssp.PlanWarning", "ignore:without mssp this checkpoint:mssp.PlanWarning"
@@ -35,10 +35,10 @@ pytestmark = pytest.mark.filterwarnings(
 NAME = "router_aux_loss_coef"
 
 
-def adapted(config: Any, base: Any = None, **settings: Any) -> Any:
+def adapted(config: Any, base: Any = None, shapes: tuple[mssp.Shape, ...] = (), **settings: Any) -> Any:
     model = model_of(config)
     mssp.hf.adapt(model, base=base)
-    return initialized(model, plan_of(**settings))
+    return initialized(model, plan_of(*shapes, **settings))
 
 
 def of_uniform_routing(model: Any) -> float:
@@ -62,15 +62,14 @@ def test_the_loss_at_uniform_routing_stays_what_it_was_tuned_at(family: str) -> 
         return
     small = model_of(base)
     mssp.hf.adapt(small)
-    model = adapted(target, base)
-    assert (read(model, found[0].name), getattr(model.config.get_text_config(), NAME)) == (
-        0.125,
-        0.125,
-    )  # K from 2 to 4
+    shapes = shapes_of(family)
+    model, own = adapted(target, base, shapes), found[0].own
+    planned = own * shapes[1].active / shapes[0].active
+    assert (read(model, found[0].name), read(model, f"config.{found[0].entry}")) == (planned, planned)
+    assert own == (0.25 if NAME in str(found[0].entry) else 0.01)
     # It is K at uniform routing in each of them.
-    assert of_uniform_routing(small) == pytest.approx(0.25 * 2, rel=1e-4)
-    assert of_uniform_routing(model) == pytest.approx(0.25 * 2, rel=1e-4)
-    assert getattr(base.get_text_config(), NAME) == 0.25
+    assert of_uniform_routing(small) == pytest.approx(own * 2, rel=1e-4)
+    assert of_uniform_routing(model) == pytest.approx(own * 2, rel=1e-4)
 
 
 @pytest.mark.parametrize("active", [2, 4, 8, 16])

@@ -68,7 +68,7 @@ REFUSED = {
     "glm-4.5": "the base has no model.layers.*.self_attn.q_norm.weight: base and target must be of one architecture",
     "deepseek-v3": "the base is a deepseek_v2, the model a deepseek_v3: base and target must be of one architecture",
     # Roles that no rule is known for: state-space layers, and a bias of the readout.
-    "jamba-1.5-large": "has parameters that are not understood: model.layers.*.mamba.A_log (16384, 16), ",
+    "jamba-1.5-large": "model.layers.*.mamba.x_proj.weight: a state-space parameter (Mamba 1), for which no rule is",
     "phi-3.5-moe": "has parameters that are not understood: lm_head.bias (32064,)",
     "llama-4-maverick": "the base has no model.layers.*.feed_forward.gate_proj.weight: base and target must be of one",
 }

@@ -20,6 +20,7 @@ from mssp.hosts.planned_sides import LIKE
 from mssp.hosts.rows import planned_vocabulary
 from mssp.planning.plans import Values
 from mssp.planning.recipe import without_plan_warnings
+from tests.hf.families import PLANNED
 from tests.hf.test_sides import LARGE, SMALL, WIDE, uneven
 from tests.hf.tiny_models import BASE, FAMILIES, TARGET, config_of
 from tests.hosts.real_hosts import load, model_of, plan_for
@@ -27,6 +28,8 @@ from tests.hosts.test_exports import torchtitan_groups
 
 # Linear attention and full attention have the same names in different blocks, and numbers of their own.
 MIXED = ("kimi_linear",)
+# Their attention has names of its own, which no host has: exports leave its matrices out, and refuse them by name.
+ELSEWHERE = ("dbrx", "longcat_flash")
 
 
 def numbers(values: Values) -> tuple[Any, ...]:
@@ -42,7 +45,7 @@ def planned(family: str, optimizer: str) -> tuple[mssp.Plan, dict[str, tuple[Any
         plan = mssp.hf.plan(target, base, lr=4e-3, optimizer=optimizer, scheme="mup", init_std=0.02, **options)
         table = mssp.hf.by_name(plan, target, base)
     model = on_meta(target)
-    mssp.hf.adapt(model)
+    mssp.hf.adapt(model, base if PLANNED[family].taken_out else None)
     values = plan.resolve(mssp.describe(model))
     assert {numbers(row.values) for row in table.parameters} == {numbers(each) for each in values.values()}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -73,7 +76,7 @@ def test_exports_tables_and_groups_have_one_number(family: str, host: str, optim
             if re.search(kind, name.removeprefix("model.")) and (role == "hidden" or of_model[name][0] == "qk_norm"):
                 assert of_model[name] == numbers(row.values), (name, row.parameter.pattern)
                 compared += 1
-    assert compared >= TARGET.depth
+    assert compared == 0 if family in ELSEWHERE else compared >= TARGET.depth
 
 
 def rates(planned: SimpleNamespace, model: nn.Module) -> dict[str, float]:

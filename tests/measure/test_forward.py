@@ -319,7 +319,8 @@ HF_PROBE = {"input_ids": tiny_models.tokens()}
 
 
 def adapted(family: str) -> tuple[nn.Module, mssp.Plan]:
-    model, plan = tiny_models.model_of(tiny_models.config_of(family, tiny_models.TARGET)), tiny_models.plan_of()
+    model = tiny_models.model_of(tiny_models.config_of(family, tiny_models.TARGET))
+    plan = tiny_models.plan_of(*tiny_models.shapes_of(family))
     mssp.hf.adapt(model, base=tiny_models.config_of(family, tiny_models.BASE))
     return tiny_models.initialized(model, plan), plan
 

@@ -250,7 +250,7 @@ class Rehearsal:
             for handle in handles:
                 handle.remove()
         found = getattr(output, "logits", None)
-        logits: Tensor = _first(output) if found is None else found
+        logits: Tensor = (output if isinstance(output, Tensor) else output[0]) if found is None else found
         return logits
 
 

@@ -423,7 +423,10 @@ def _run_with_hooks(
             factors.setdefault(module, float((x * y).sum() / x.square().sum()))
 
     def into_stack(module: nn.Module, args: Any, kwargs: Any) -> None:
-        active[module] = (*args, *kwargs.values())[1].shape[-1]
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        chosen = [each for each in tensors if not each.is_floating_point() and each.dtype != torch.bool]
+        if chosen:  # some layers choose inside, and give the stack no numbers of experts
+            active[module] = chosen[0].shape[-1]
 
     with undisturbed(model), torch.no_grad(), ExitStack() as stack:
         for module in planned:

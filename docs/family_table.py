@@ -1,6 +1,6 @@
 """The page of all families of MoE models in transformers, made of the entries that their tests have.
 
-python docs/families.py      writes it anew
+python docs/family_table.py      writes it anew
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "families.md"
 _HEAD = """# Families of Mixture-of-Experts models
 
 Every language model with experts in transformers {version}, found by its code. A test fails when there is one that is
-not here, and another when this page is not what `python docs/families.py` writes.
+not here, and another when this page is not what `python docs/family_table.py` writes.
 
 {counts}
 
