@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Dots1ForCausalLM
 
 import mssp
+from mssp.hf.factors import factor_of, label_of
 from tests.hf.test_refusals import refused
 from tests.hf.tiny_models import BASE, TARGET, config_of, initialized, logits, model_of, plan_of, tokens
 
@@ -22,6 +24,14 @@ def ready(family: str, **settings: Any) -> Any:
     model = model_of(config_of(family, TARGET))
     mssp.hf.adapt(model, base=config_of(family, BASE))
     return initialized(model, plan_of(readout="mup", **settings))
+
+
+def ready_as(model_class: Any, family: str, settings: Any = MappingProxyType({})) -> Any:
+    """Like :func:`ready`, with a class of one's own, or with entries of one's own in the config."""
+    config = config_of(family, TARGET, **settings)
+    model = model_of(config) if model_class is None else model_class(config).eval()
+    mssp.hf.adapt(model, base=config_of(family, BASE, **settings))
+    return initialized(model, plan_of(readout="mup", aggregation_mult=1.5))
 
 
 def read_plainly(folder: Path) -> Any:
@@ -63,6 +73,71 @@ def test_folded_checkpoints_compute_the_same(family: str, tmp_path: Path) -> Non
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert torch.equal(logits(model), expected)
     assert model.config.mssp["plan"]["aggregation_mult"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("family", "entry", "label", "settings"),
+    [
+        ("dots1", "routed_scaling_factor", "aggregation", {}),  # which shared experts do not have
+        ("hy_v3", "router_scaling_factor", "aggregation", {}),
+        ("granitemoeshared", "residual_multiplier", "residual", {}),
+        ("cohere2_moe", "logit_scale", "tied readout", {}),
+        ("granitemoeshared", "logits_scaling", "tied readout", {"tie_word_embeddings": True}),  # divides
+    ],
+)
+def test_numbers_of_the_config_take_factors(
+    family: str, entry: str, label: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    model = ready_as(None, family, settings)
+    own, expected = getattr(model.config, entry), logits(model)
+    held = [path for path, module in model.named_modules() if label_of(module) == label]
+    mssp.hf.save_pretrained(model, tmp_path, folded=True)
+    read = read_plainly(tmp_path)
+    torch.testing.assert_close(logits(read), expected, rtol=1e-4, atol=1e-6)
+    factor = factor_of(model.get_submodule(held[0]))
+    assert factor != 1.0
+    assert getattr(read.config, entry) in (pytest.approx(own * factor), pytest.approx(own / factor))
+    assert getattr(model.config, entry) == own
+    assert factor_of(model.get_submodule(held[0])) == factor
+    folded = {name for name, tensor in read.state_dict().items() if not torch.equal(tensor, model.state_dict()[name])}
+    assert bool(folded) == any(factor_of(module) != 1 and label_of(module) != label for module in model.modules())
+
+
+class AlsoOnLogits(Dots1ForCausalLM):  # type: ignore[misc]
+    """A model that uses the scaling factor of its experts a second time."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().forward(*args, **kwargs)
+        output.logits = output.logits * self.config.routed_scaling_factor
+        return output
+
+
+class OnSharedExperts(Dots1ForCausalLM):  # type: ignore[misc]
+    """A model in whose last layer the factor multiplies shared experts as well."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        shared = self.model.layers[-1].mlp.shared_experts
+        shared.act_fn = Times(config.routed_scaling_factor)
+
+
+class Times(torch.nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(x) * self.factor
+
+
+@pytest.mark.parametrize("planted", [AlsoOnLogits, OnSharedExperts])
+def test_numbers_with_another_use_are_left_alone(planted: Any, tmp_path: Path) -> None:
+    model = ready_as(planted, "dots1")
+    expected = logits(model)
+    mssp.hf.save_pretrained(model, tmp_path, folded=True)
+    read = planted.from_pretrained(tmp_path).eval()
+    assert read.config.routed_scaling_factor == model.config.routed_scaling_factor
+    torch.testing.assert_close(logits(read), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_what_cannot_be_folded_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -216,23 +216,23 @@ _REMEDY = (
 def _numbers(model: nn.Module) -> Iterator[tuple[str, float]]:
     """All numbers that a model's own forward pass may read, by name: its attributes, and entries of its config."""
     yield from ((name, value) for name, value in vars(model).items() if type(value) is float and value)
-    yield from ((f"{_CONFIG}{path}", value) for path, value in _entries(model.config))
+    yield from ((f"{_CONFIG}{path}", value) for path, value in numbers_of_config(model.config))
 
 
-def _entries(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
+def numbers_of_config(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
     """The entries of a config, and of the configs in it, that are numbers and not 0."""
     for name, value in vars(config).items():
         if type(value) is float and value:
             yield f"{prefix}{name}", value
         elif hasattr(value, "to_dict"):
-            yield from _entries(value, f"{prefix}{name}.")
+            yield from numbers_of_config(value, f"{prefix}{name}.")
 
 
 def _entry(model: nn.Module, name: str, value: float) -> str | None:
     """The entry of the config that a model has copied a number from: that of its name, or the only one that equals."""
     if name.startswith(_CONFIG):
         return name.removeprefix(_CONFIG)
-    equal = [path for path, other in _entries(model.config) if other == value]
+    equal = [path for path, other in numbers_of_config(model.config) if other == value]
     if name in equal:
         return name
     if len(equal) != 1:

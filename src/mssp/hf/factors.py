@@ -97,6 +97,12 @@ def factor_of(module: nn.Module) -> float:
     return factor
 
 
+def label_of(module: nn.Module) -> str:
+    """What the factor on a module's output is called, if it has one."""
+    planned_factor = module.__dict__.get(RULE_ATTRIBUTE)
+    return planned_factor.label if isinstance(planned_factor, PlannedFactor) else ""
+
+
 def warn_of_factors(model: nn.Module) -> None:
     """Warn that a checkpoint computes something else without ``mssp``, where a factor is not 1."""
     multiplied = [(name, factor_of(each)) for name, each in model.named_modules() if factor_of(each) != _NEUTRAL]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from mssp.apply.description import name_cleaner, unwrapped
 from mssp.hf.adaptation import release
 from mssp.hf.balancing import leave_coefficients
 from mssp.hf.experts import FusedExperts, is_fused
-from mssp.hf.factors import EMBEDDINGS, FACTOR_ATTRIBUTE, LOGITS, RULE_ATTRIBUTE, PlannedFactor, factor_of, is_tied
+from mssp.hf.factors import EMBEDDINGS, FACTOR_ATTRIBUTE, LOGITS, factor_of, is_tied, label_of
 from mssp.hf.probing import neutral_gain
 from mssp.hf.vocabulary import BIAS_SUFFIX, Place, names
 
@@ -34,11 +34,14 @@ def fold(model: nn.Module) -> None:
     release(model)
 
 
-def folded_state(model: nn.Module) -> dict[str, Tensor]:
-    """What ``state_dict`` of the folded model would be. The model stays as it is: what takes a factor is copied."""
+def folded_state(model: nn.Module, apart: Collection[nn.Module] = ()) -> dict[str, Tensor]:
+    """What ``state_dict`` of the folded model would be. The model stays as it is: what takes a factor is copied.
+
+    Factors of the modules in ``apart`` are left out.
+    """
     folded: dict[int, Tensor] = {}
     with torch.no_grad():
-        for parameter, factor, shift in _changes(model):
+        for parameter, factor, shift in _changes(model, apart):
             if id(parameter) not in folded:
                 folded[id(parameter)] = parameter.detach().clone()
             folded[id(parameter)].add_(shift).mul_(factor).sub_(shift)
@@ -46,13 +49,13 @@ def folded_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: folded[id(tensor)] if id(tensor) in folded else tensor.detach() for name, tensor in held}
 
 
-def _changes(model: nn.Module) -> list[tuple[Tensor, float, float]]:
+def _changes(model: nn.Module, apart: Collection[nn.Module] = ()) -> list[tuple[Tensor, float, float]]:
     """The parameters that take factors, with the factor, and the number that their module adds to them."""
     clean = name_cleaner(model)
     changes: list[tuple[Tensor, float, float]] = []
     for path, module in model.named_modules():
         factor = factor_of(module)
-        if FACTOR_ATTRIBUTE not in module.__dict__ or factor == 1.0:
+        if FACTOR_ATTRIBUTE not in module.__dict__ or factor == 1.0 or module in apart:
             continue
         parameters = list(_last_parameters(model, module, clean(path)))
         if any(is_fused(each) and FusedExperts.of(each, "").has_spare_slices for each in module.modules()):
@@ -62,16 +65,10 @@ def _changes(model: nn.Module) -> list[tuple[Tensor, float, float]]:
         if not parameters:
             raise ValueError(f"{clean(path)} has a factor of {factor} and no last matrix that could take it")
         changes += [(parameter, factor, shift) for parameter, shift in parameters]
-        if _label(module) == EMBEDDINGS.label and is_tied(model):
+        if label_of(module) == EMBEDDINGS.label and is_tied(model):
             # The readout is the embedding: what it would multiply the logits by goes out of them in the norm before.
             changes += [(parameter, 1 / factor, shift) for parameter, shift in _of_final_norm(model)]
     return changes
-
-
-def _label(module: nn.Module) -> str:
-    """What the factor on a module's output is called, if it has one."""
-    planned_factor = module.__dict__.get(RULE_ATTRIBUTE)
-    return planned_factor.label if isinstance(planned_factor, PlannedFactor) else ""
 
 
 def _of_final_norm(model: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
@@ -85,7 +82,7 @@ def _last_parameters(model: nn.Module, module: nn.Module, name: str) -> Iterator
 
     A norm that multiplies by 1 + weight adds 1; other modules add 0.
     """
-    if _label(module) == LOGITS.label:
+    if label_of(module) == LOGITS.label:
         # The embedding must stay as it is, so the factor of a tied readout goes into the norm before it.
         yield from _of_final_norm(model)
     elif "weight" in module._parameters:  # a norm, or a matrix by itself

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ _TOKENS = 8
 _SMALL = 1e-3  # products of queries and keys that may be zero up to rounding
 _MASKED = -1e6  # logits of attention below this are those of tokens that are not attended to
 STREAM, WRITTEN, KEPT, LOGITS = "stream", "written", "kept", "logits"
+_TINY = 1e-12  # what zeros may be off by
 _REST = 1e-3  # the part of what leaves a block that rounding may leave unexplained
 
 
@@ -70,6 +71,26 @@ class Flow:
         return self.rest <= _REST
 
 
+@dataclass(frozen=True)
+class Ran:
+    """What a model computed in one run: how large numbers were, place by place, and what left blocks and the model."""
+
+    places: Sequence[tuple[str, int | None]]
+    sizes: Tensor
+    outputs: Sequence[Tensor]
+
+    def is_close(self, other: Ran, tolerance: float) -> bool:
+        """Whether another run came to the same, up to a part of each size and of each output."""
+        return (
+            self.places == other.places
+            and bool(((self.sizes - other.sizes).abs() <= tolerance * self.sizes.abs() + _TINY).all())
+            and all(
+                bool((mine - theirs).norm() <= tolerance * mine.norm())
+                for mine, theirs in zip(self.outputs, other.outputs, strict=True)
+            )
+        )
+
+
 class Rehearsal:
     """Runs one model, any number of times, in the context :func:`rehearsal`."""
 
@@ -90,6 +111,11 @@ class Rehearsal:
         }
         self._factors: Mapping[str, float] = {}
         self.stage = Stage(self.log)
+
+    @property
+    def paths(self) -> Set[str]:
+        """The paths of all modules."""
+        return set(self._paths.values())
 
     def log(self, name: str, x: Tensor) -> None:
         """Note how large numbers are that come to a parameter or a module."""
@@ -131,6 +157,27 @@ class Rehearsal:
             logits = self._run(entered, finished)
         self._note(LOGITS, logits)
         return self._taken()
+
+    def ran(self, factors: Mapping[str, float], pattern: int = 0) -> Ran:
+        """Run as the model itself does, with branches that write, and with factors on outputs of modules, by path."""
+        self.stage.pattern, self.stage.runs_experts, self._factors = pattern, True, {}
+
+        blocks, outputs = set(self._blocks), []
+
+        def finished(module: nn.Module, output: Any) -> Any:
+            factor = factors.get(self._paths[module])
+            output = output if factor is None else _with_first(output, _first(output) * factor)
+            if module in blocks:
+                outputs.append(_first(output).clone())
+            return output
+
+        try:
+            with _Watch(self._note_of_function):
+                outputs.append(self._run(lambda block, x: None, finished))
+        finally:
+            self.stage.runs_experts = False
+        places, sizes = [(place, block) for place, block, _, _ in self._log], [size for _, _, size, _ in self._log]
+        return Ran(places, torch.stack(sizes), outputs)
 
     def flows(self, moved: Collection[str] | None = None, written: float = 1.0) -> list[Flow]:
         """Run with gains that are drawn at random, and with given vectors in place of what branches write.

@@ -13,6 +13,7 @@ from torch import nn
 
 from mssp._constraints import a_module, path, switch, takes
 from mssp.apply.description import unwrapped
+from mssp.hf.config_factors import config_factors
 from mssp.hf.folding import folded_state
 from mssp.hf.kept_plan import without_kept_plan
 
@@ -22,7 +23,8 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, folded:
     """Write a checkpoint of a model of ``transformers``, by its own ``save_pretrained``.
 
     Args:
-        folded: multiply the factors of the forward pass into the weights that are written. ``from_pretrained`` and
+        folded: write the factors of the forward pass into the numbers of the config that multiply the same outputs,
+            where the family has them, and multiply all others into the weights. ``from_pretrained`` and
             inference engines then compute what the adapted model does, without ``mssp``. The model itself stays as it
             is and can be trained further; the checkpoint has no plan. While it is written, the matrices that take a
             factor (the last ones of attention, of dense layers and of experts) are in memory twice: about a third of
@@ -38,6 +40,7 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, folded:
         return
     if "state_dict" in settings:
         raise ValueError("state_dict goes with factors that are not folded: folded=True writes the model's own weights")
-    state = folded_state(model)
-    with without_kept_plan(model):
+    in_config = config_factors(model)
+    state = folded_state(model, in_config.modules)
+    with without_kept_plan(model), in_config.set_on(model):
         type(model).save_pretrained(model, folder, state_dict=state, **settings)  # type: ignore[attr-defined]

@@ -49,10 +49,14 @@ def rms(x: Tensor) -> Tensor:
 
 @dataclass
 class Stage:
-    """What all stand-ins of a model share: ``log`` is told what each product multiplies, ``pattern`` changes signs."""
+    """What all stand-ins of a model share: ``log`` is told what each product multiplies, ``pattern`` changes signs.
+
+    A stack of experts is one product, unless ``runs_experts``: then its own forward pass runs, with the gates.
+    """
 
     log: Callable[[str, Tensor], None]
     pattern: int = 0
+    runs_experts: bool = False
 
     def result(self, name: str, x: Tensor, size: int) -> Tensor:
         """A product of numbers with the stand-in of this name."""
@@ -261,6 +265,9 @@ def _put_in_place(
     if is_fused(module):
 
         def experts(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if stage.runs_experts:
+                output: Tensor = type(module).forward(module, hidden_states, *args, **kwargs)
+                return output
             result = stage.result(path, hidden_states, hidden_states.shape[-1])
             if args or kwargs:
                 return result
