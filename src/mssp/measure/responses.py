@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,14 +30,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mssp.apply.description import name_cleaner
+from mssp.measure.expert_layers import Layer, Seen, UnclearError, Weights, layers_of
 from mssp.measure.modules import Described, check_unsharded
 from mssp.measure.products import WatchedProducts
 from mssp.measure.recording import undisturbed, wide_copy, with_first
-from mssp.planning.parameter import ParamInfo, parse_layout
 from mssp.planning.rules import GAINS
 
 Run = Callable[[nn.Module], Any]
-Weights = Mapping[str, Tensor]
 Source = tuple[str, int]  # a parameter or a module, and the number of its call in a pass
 # What is put in is far larger than what is there, so that the rounding of what is there does not show in the answer.
 _PUT_IN = 1024.0
@@ -152,7 +151,7 @@ class _Probe:
     def __init__(self, model: nn.Module, described: Described, run: Run) -> None:
         self._clean = name_cleaner(model)
         self._run = _Runner(model, described, run)
-        self._layers = list(_layers(described, self._run.raw))
+        self._layers = list(layers_of(described, self._run.raw))
         self._run.modules += [layer.module for layer in self._layers if layer.module]
         self._neutral = self._run()
         self._unclear: dict[str, str] = {}
@@ -163,7 +162,7 @@ class _Probe:
         for layer in self._layers:
             try:
                 moe, arrives = self._moe(layer, factors.get((layer.module, 0)))
-            except _UnclearError as error:
+            except UnclearError as error:
                 self._unclear.setdefault(self._name(layer.name), str(error))
                 continue
             moes.append(moe)
@@ -228,17 +227,17 @@ class _Probe:
 
     # -- one MoE layer -------------------------------------------------------------------------------------------------
 
-    def _moe(self, layer: _Layer, module_factor: float | None) -> tuple[MoEResponse, bool]:
+    def _moe(self, layer: Layer, module_factor: float | None) -> tuple[MoEResponse, bool]:
         """How a layer answers, and whether this was seen at the end of the stream."""
         experts, before = layer.experts, self._before(layer)
         if len(layer.second) not in (1, experts):
-            raise _UnclearError(f"its {experts} experts have {len(layer.second)} second matrices")
+            raise UnclearError(f"its {experts} experts have {len(layer.second)} second matrices")
         # Under equal logits the layer takes as many experts as it will, also where it takes groups of experts first.
         equal = self._answers(layer, before, torch.full((experts,), _OPEN))
         counted = next((answer for answer in equal if answer is not None and answer.any()), torch.zeros(1))
         chosen = counted.abs().gt(_NOTHING).nonzero().flatten().tolist()
         if not chosen:
-            raise _UnclearError("what its experts put out does not arrive in the residual stream as it is")
+            raise UnclearError("what its experts put out does not arrive in the residual stream as it is")
         logits = torch.full((experts,), -_OPEN)
         logits[chosen] = _OPEN
         once, twice = (self._answers(layer, before, logits, times) for times in (1, 2))
@@ -256,12 +255,12 @@ class _Probe:
         in_sum, at_end, between = sums
         in_stream = between if at_end is None else at_end
         if in_sum is None and in_stream is None:
-            raise _UnclearError("what its experts put out does not arrive in the residual stream as it is")
+            raise UnclearError("what its experts put out does not arrive in the residual stream as it is")
         name = self._name(layer.module if in_sum is not None else layer.second[0][0])
         response = MoEResponse(name, len(chosen), shares, in_sum, in_stream, module_factor)
         return response, at_end is not None
 
-    def _before(self, layer: _Layer) -> _Before:
+    def _before(self, layer: Layer) -> _Before:
         """A pass in which something enters the layer's router.
 
         Without a residual stream, nothing does where all layers put out nothing; then the layers before it put out
@@ -279,24 +278,24 @@ class _Probe:
         found = self._run(weights)
         seen = self._seen(layer, found)
         if not seen.by_router.any():
-            raise _UnclearError("nothing enters its router")
+            raise UnclearError("nothing enters its router")
         return _Before(weights, found, seen)
 
-    def _seen(self, layer: _Layer, found: _Pass) -> _Seen:
+    def _seen(self, layer: Layer, found: _Pass) -> Seen:
         """What the router and the experts see of the first token: experts are handed rows of the router's input."""
         met, width = found.met[layer.router[0]], self._run.width
         if len(met) != 1 or met[0].shape[-1] != width:
-            raise _UnclearError(f"its router meets {len(met)} inputs of the width in one pass, where one was expected")
+            raise UnclearError(f"its router meets {len(met)} inputs of the width in one pass, where one was expected")
         by_router = _rows(met[0])
         of_experts = [x for name, _ in layer.first for x in found.met[name]]
         handed = [_rows(x) for x in of_experts if x.shape[-1] == width]
         if not handed or any(bool((rows == by_router[0]).all(-1).any()) for rows in handed):
-            return _Seen(by_router[0], by_router[0])
+            return Seen(by_router[0], by_router[0])
         if len(handed[0]) == len(by_router):
-            return _Seen(by_router[0], handed[0][0])
-        raise _UnclearError("its experts see something else than its router does, in another order")
+            return Seen(by_router[0], handed[0][0])
+        raise UnclearError("its experts see something else than its router does, in another order")
 
-    def _answers(self, layer: _Layer, before: _Before, logits: Tensor, times: int = 1) -> list[Tensor | None]:
+    def _answers(self, layer: Layer, before: _Before, logits: Tensor, times: int = 1) -> list[Tensor | None]:
         """What arrives of each expert's output, [M]: in the layer's module, at the stream's end, and in between.
 
         In between are the inputs of other layers' routers: without a residual stream a layer is seen there alone. None
@@ -320,7 +319,7 @@ class _Probe:
                 part.append(None if change is None else _only(change / _PUT_IN, len(some)))
         return [_joined(part) for part in parts]
 
-    def _at_other_routers(self, layer: _Layer, found: _Pass, neutral: _Pass) -> Tensor | None:
+    def _at_other_routers(self, layer: Layer, found: _Pass, neutral: _Pass) -> Tensor | None:
         """The change in what enters the first other router where there is one."""
         for other in self._layers:
             for now, before in zip(found.met[other.router[0]][:1], neutral.met[other.router[0]][:1], strict=True):
@@ -359,6 +358,15 @@ class _Pass:
     met: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     sources: list[Source] = field(default_factory=list)
     outputs: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Before:
+    """A pass in which the layer that is looked at puts out nothing, with the weights of other layers in it."""
+
+    weights: Weights
+    found: _Pass
+    seen: Seen
 
 
 class _Runner:
@@ -475,131 +483,3 @@ class _OnModel(nn.Module):
 
 def _rows(x: Tensor) -> Tensor:
     return x.detach().clone().reshape(-1, x.shape[-1])
-
-
-# -- weights of one MoE layer ------------------------------------------------------------------------------------------
-
-
-class _UnclearError(Exception):
-    """Something cannot be measured; the message says why."""
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What enters the router and the experts of a layer for the token that is looked at, [N] each."""
-
-    by_router: Tensor
-    by_experts: Tensor
-
-
-@dataclass(frozen=True)
-class _Before:
-    """A pass in which the layer that is looked at puts out nothing, with the weights of other layers in it."""
-
-    weights: Weights
-    found: _Pass
-    seen: _Seen
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """The parameters of one MoE layer, by their names in the model; experts of their own stand in their order.
-
-    Args:
-        module: the module that has router and experts, as far as names say; empty where it is the model.
-    """
-
-    module: str
-    router: tuple[str, ParamInfo]
-    first: Sequence[tuple[str, ParamInfo]]
-    second: Sequence[tuple[str, ParamInfo]]
-
-    @property
-    def name(self) -> str:
-        return self.module or self.second[0][0]
-
-    @property
-    def experts(self) -> int:
-        return self.second[0][1].experts or 1
-
-    def weights(self, logits: Tensor, some: range, seen: _Seen, like: Weights, put_out: float) -> Weights:
-        """Weights under which ``some`` experts put out a number, each in the coordinate of its place among them.
-
-        ``logits`` [M] are those of the token. The number is ``put_out`` times what hidden units make of 1.
-        """
-        router, info = self.router
-        weights = {router: torch.zeros_like(like[router])}
-        _by_sides(weights[router], info, "out", "in").copy_(logits[:, None] * _dual(seen.by_router))
-        for name, info in self.first:
-            weights[name] = torch.zeros_like(like[name])
-            matrices = _by_sides(weights[name], info, "in")
-            matrices.copy_(_dual(seen.by_experts).view(-1, *[1] * (matrices.dim() - 1)))
-        for number, (name, info) in enumerate(self.second):
-            weights[name] = torch.zeros_like(like[name])
-            matrices = _by_sides(weights[name], info, "in", "out")
-            stack = matrices.unsqueeze(-1) if info.expert_axis is None else matrices
-            for index in range(stack.shape[-1]):
-                expert = number if info.expert_axis is None else index
-                if expert in some:
-                    stack[:, expert - some.start, index] = put_out / len(stack)
-        return weights
-
-
-def _dual(x: Tensor) -> Tensor:
-    """The vector whose product with x is 1."""
-    return x / x.square().sum()
-
-
-def _by_sides(tensor: Tensor, info: ParamInfo, *sides: str) -> Tensor:
-    """A view of a parameter whose first axes are these sides of its matrices; an axis of experts is the last."""
-    experts = None if info.expert_axis is None else info.expert_axis % tensor.dim()
-    if experts is not None and info.is_flat(tensor.dim()):
-        tensor = tensor.unflatten(experts, (info.experts or 1, -1))
-    axes = [axis for axis in range(tensor.dim()) if axis != experts]
-    if info.layout is None:
-        sizes = {"in": info.fan_in, "out": info.fan_out}
-        fitting = {side: [axis for axis in axes if tensor.shape[axis] == sizes[side]] for side in sides}
-        by_side = {side: found[0] for side, found in fitting.items() if len(found) == 1}
-    else:
-        by_side = {side: axis for (side, _), axis in zip(parse_layout(info.layout), axes, strict=True)}
-    if not set(sides) <= by_side.keys():
-        raise _UnclearError(f"which axes of {info.name} are which is not known: say its layout")
-    first = [by_side[side] for side in sides]
-    return tensor.permute(
-        *first, *(axis for axis in axes if axis not in first), *([] if experts is None else [experts])
-    )
-
-
-def _layers(described: Described, raw: Mapping[nn.Parameter, str]) -> Iterator[_Layer]:
-    """Every MoE layer: a router, and the experts whose names have most in common with the router's."""
-    of_role: dict[str, list[tuple[str, ParamInfo]]] = defaultdict(list)
-    for info, parameter in described:
-        of_role[info.role].append((raw[parameter], info))
-    routers = [name for name, _ in of_role["router"]]
-    mine: dict[str, dict[str, list[tuple[str, ParamInfo]]]] = {name: defaultdict(list) for name in routers}
-    for role in ("expert_in", "expert_out"):
-        for name, info in of_role[role]:
-            shared = {router: len(_common([router, name])) for router in routers}
-            nearest = [router for router in routers if shared[router] == max(shared.values())]
-            if len(nearest) != 1:
-                raise ValueError(
-                    f"a probe needs the router of every expert: {name} has as much in common with "
-                    f"{len(nearest)} of them ({', '.join(nearest[:2])})"
-                )
-            mine[nearest[0]][role].append((name, info))
-    for router, info in of_role["router"]:
-        first, second = mine[router]["expert_in"], mine[router]["expert_out"]
-        if first and second:
-            module = ".".join(_common([router, *(name for name, _ in (*first, *second))]))
-            yield _Layer(module, (router, info), first, second)
-
-
-def _common(names: Sequence[str]) -> list[str]:
-    """The modules that parameters have in common, from the outermost."""
-    parts = zip(*(name.split(".")[:-1] for name in names), strict=False)
-    common = []
-    for alike in parts:
-        if len(set(alike)) > 1:
-            break
-        common.append(alike[0])
-    return common
