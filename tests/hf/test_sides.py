@@ -52,8 +52,9 @@ def numbers_of(model: nn.Module, plan: mssp.Plan) -> dict[str, tuple[Any, ...]]:
     }
 
 
-# The router's input is multiplied by N^-1/2 in the forward pass. Only a base says by how much that has changed.
-BASE_NEEDED = ("gemma4_text",)
+# A router's input is multiplied by N^-1/2 in the forward pass, or queries and keys by the root of the width over
+# their ranks. Only a base says by how much that has changed.
+BASE_NEEDED = ("gemma4_text", "longcat_flash")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

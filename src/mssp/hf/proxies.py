@@ -25,13 +25,13 @@ from mssp.planning.growth import Growth
 from mssp.planning.setting import ANY, III, REGIME, REGIMES, Regime
 from mssp.planning.shape import Shape
 
+_RANKS = ("q_lora_rank", "kv_lora_rank", "o_lora_rank")
 # Hidden sizes beside those of routed experts, and ranks: they are divided as the width is. A key that states the width
 # of routed experts in a family is none of these there.
 _DIVIDED = (
     "intermediate_size", "intermediate_size_mlp", "dense_intermediate_size", "prefix_dense_intermediate_size",
     "ffn_hidden_size", "shared_expert_intermediate_size", "shared_intermediate_size",
-    "moe_shared_expert_intermediate_size", "q_lora_rank", "kv_lora_rank", "o_lora_rank",
-    "mamba_n_heads", "linear_num_heads",
+    "moe_shared_expert_intermediate_size", *_RANKS, "mamba_n_heads", "linear_num_heads",
 )  # fmt: skip
 # Numbers of heads, and of those that they share. The second divides the first.
 _HEADS = (
@@ -178,9 +178,10 @@ def proxy(
 
 
 def at_half_width(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config of the same model at half the width, with half the heads."""
+    """The config of the same model at half the width, with half the heads, and with low ranks as they are."""
     large = _Large(entries)
-    return large.alternative(replace(large.shape, width=large.shape.width // 2)).config
+    ranks = {key: entries[key] for key in _RANKS if entries.get(key) is not None}
+    return {**large.alternative(replace(large.shape, width=large.shape.width // 2)).config, **ranks}
 
 
 class _Large:
