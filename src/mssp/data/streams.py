@@ -12,6 +12,7 @@ True
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import SupportsIndex
 
 import numpy as np
@@ -24,6 +25,8 @@ _LANES = np.uint64(0x0000FFFF0000FFFF)
 _LOW = np.uint64(0xFFFFFFFF)
 # How many normals are made at a time: few enough that the words stay in cache.
 _CHUNK = 1 << 15
+# Of the Feistel network, each of which changes both numbers of a pair.
+_ROUNDS = 4
 
 
 def generator(*key: str | int) -> np.random.Philox:
@@ -73,3 +76,39 @@ def single_pass(
     if steps * batch > count:
         raise ValueError(f"{steps} steps of {batch} need {steps * batch} {things} in a single pass, {name} has {count}")
     return order(count, "order", seed)[: steps * batch].reshape(steps, batch)
+
+
+def shuffled(positions: npt.NDArray[np.int64], count: int, *key: str | int) -> npt.NDArray[np.int64]:
+    """What stands at some positions of a permutation of 0 to ``count`` - 1, of which no more is computed.
+
+    The permutation belongs to the key. It takes no memory, however many things there are: it is a Feistel network on
+    numbers that are written as a pair (a, b). Each round adds to one of the two a hash of the other, so it can be taken
+    back. Where the pairs are a few more than the things, a number beyond the last is sent through again, until it is
+    the number of a thing.
+
+    >>> shuffled(np.arange(5), 5, "windows", 0).tolist()
+    [1, 2, 0, 4, 3]
+    """
+    assert count > 0, count
+    columns = np.uint64(max(math.isqrt(count - 1) + 1, 1))
+    rows = np.uint64(-(-count // int(columns)))
+    keys = words(2 * _ROUNDS, "shuffled", *key)
+
+    def once(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        a, b = numbers // columns, numbers % columns
+        for left, right in zip(keys[0::2], keys[1::2], strict=True):
+            a = (a + _hashed(b + left) % rows) % rows
+            b = (b + _hashed(a + right) % columns) % columns
+        return a * columns + b
+
+    found = once(positions.astype(np.uint64))
+    while (beyond := found >= count).any():
+        found[beyond] = once(found[beyond])
+    return found.astype(np.int64)
+
+
+def _hashed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """A hash of each word: the last step of SplitMix64, in which products are taken modulo 2^64."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
