@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import OlmoeConfig, OlmoeForCausalLM, PrinterCallback, Trainer, TrainingArguments
 
 import mssp
-from mssp.data import python_source
+from mssp.data import TokenOrder, python_tokens
 
 STEPS, BATCH, LENGTH = 100, 8, 64
 HEAD = 16  # its size is fixed, so that heads grow in number with the width
@@ -47,9 +47,8 @@ TUNED: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1, "init_std": {"all": 0.
 
 
 def windows(seed: int) -> list[dict[str, Tensor]]:
-    text = python_source()
-    drawn = text.windows("train", seed=seed, batch=BATCH, length=LENGTH, steps=STEPS)
-    rows = [torch.from_numpy(row[:-1]).long() for batch in drawn for row in batch]
+    order = TokenOrder(python_tokens(), "train", sequence=LENGTH, seed=seed)
+    rows = torch.from_numpy(order.rows(0, STEPS * BATCH))[:, :-1]
     return [{"input_ids": row, "labels": row} for row in rows]  # the model itself shifts labels by one
 
 

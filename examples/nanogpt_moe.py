@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from types import ModuleType
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mssp
 from exported_file import imported
-from mssp.data import Tokens, python_source
+from mssp.data import TokenOrder, python_tokens
 
 HEAD, CONTEXT, VOCABULARY = 16, 32, 256
 
@@ -109,16 +108,16 @@ class GPT(nn.Module):
         return logits
 
 
-def train(planned: ModuleType, sizes: dict[str, int], text: Tokens, steps: int) -> list[float]:
+def train(planned: ModuleType, sizes: dict[str, int], text: TokenOrder, steps: int) -> list[float]:
     """nanoGPT's loop: warm up, decay by a cosine, and give every group its share of the learning rate."""
     model = GPT(**sizes, aggregation=planned.AGGREGATION, residual=planned.RESIDUAL)
     planned.initialize(model)
     optimizer = planned.configure_optimizers(model)
     losses = []
-    for step, window in enumerate(text.windows("train", seed=0, batch=8, length=CONTEXT, steps=steps)):
+    for step in range(steps):
         warmup, decay = min(1.0, (step + 1) / 20), 0.1 + 0.45 * (1 + math.cos(math.pi * step / steps))
         planned.set_lr(optimizer, planned.LEARNING_RATE * warmup * decay)
-        tokens = torch.from_numpy(window.astype(np.int64))
+        tokens = torch.from_numpy(text.rows(8 * step, 8))
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -130,7 +129,7 @@ def train(planned: ModuleType, sizes: dict[str, int], text: Tokens, steps: int) 
 def main(steps: int = 150) -> None:
     sizes = {"width": 32, "expert_width": 16, "experts": 4, "active": 2, "depth": 2}
     tuned = mssp.plan(mssp.Shape(**sizes), mssp.Shape(**sizes), regime="III", lr=1e-2, weight_decay=0.1)
-    text = python_source()
+    text = TokenOrder(python_tokens(), "train", sequence=CONTEXT, seed=0)
     for factor in (1, 2, 4):
         grown = {name: size if name == "depth" else size * factor for name, size in sizes.items()}
         losses = train(imported(tuned.extend(mssp.Shape(**grown)), "nanogpt"), grown, text, steps)

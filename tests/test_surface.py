@@ -26,7 +26,8 @@ PUBLIC = {
     "mssp.apply": "Claims check_schedule describe initialize optimizer_for param_groups scale_gradients verify",
     "mssp.cli": "main",
     "mssp.coordcheck": "Check check",
-    "mssp.data": "Dataset NAMES Split Tokens from_folder from_npz from_text_file load python_source save_npz subset",
+    "mssp.data": "Dataset NAMES Split TokenFile TokenOrder check_vocabulary from_folder from_npz load prepare "
+    "python_tokens save_npz subset token_file tokenizer_of",
     "mssp.dmft": "Comparison Experiment Solution compare example solve",
     "mssp.hf": "PlanCallback Proxy Suggestions adapt by_name checkpoint_infos fold from_config optimizer_factory "
     "plan proxy push release save_pretrained suggest_claims",
@@ -69,6 +70,7 @@ FLAGS = {
     "markdown",
     "dmft": "regime scheme plan inputs test-inputs steps lr rates stds readout width expert-width experts active "
     "activation gate compare seeds samples solves seed device json plot",
+    "data": "output tokenizer vocabulary-files end-token dataset text-field split-on validation tokens",
     "report": "output title metric figures",
     "dispatch": "device",
 }

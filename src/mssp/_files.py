@@ -39,13 +39,13 @@ def replacing(path: Path) -> Iterator[Path]:
         with TemporaryDirectory() as folder:
             unfinished = Path(folder) / "unfinished"
             yield unfinished
-            with unfinished.open("rb") as content, _naming(path, unfinished), _opened(path) as stream:
+            with unfinished.open("rb") as content, naming(path, unfinished), _opened(path) as stream:
                 shutil.copyfileobj(content, stream)
         return
     target = _end_of_links(path)
     unfinished = target.with_name(f".{target.name[:50]}.{uuid4().hex[:8]}.part")
     try:
-        with _naming(path, unfinished):
+        with naming(path, unfinished):
             before = target.stat() if target.exists() else None
             # What others may not read of the old file, they may not read of the new one while it is written either.
             mode = 0o666 if before is None else 0o600
@@ -178,7 +178,7 @@ def _keep_owner_and_mode(unfinished: Path, before: os.stat_result) -> None:
 
 
 @contextmanager
-def _naming(path: Path, unfinished: Path) -> Iterator[None]:
+def naming(path: Path, unfinished: Path) -> Iterator[None]:
     """Gives the errors of writing, which name a temporary file or none, the name of the path."""
     try:
         yield

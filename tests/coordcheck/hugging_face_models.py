@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 import mssp
-from mssp.data.text import Tokens, python_source
+from mssp.data import TokenOrder, python_tokens
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -40,13 +40,13 @@ def config(family: str, regime: str, width: int, depth: int = 2) -> Any:
 
 
 @cache
-def text() -> Tokens:
-    return python_source()
+def order(seed: int) -> TokenOrder:
+    return TokenOrder(python_tokens(), "train", sequence=LENGTH - 1, seed=seed)
 
 
 def windows(steps: int, seed: int, batch: int) -> Iterator[Tensor]:
-    for window in text().windows("train", seed=seed, batch=batch, length=LENGTH - 1, steps=steps):
-        yield torch.tensor(window).long().to(DEVICE)
+    for step in range(steps):
+        yield torch.from_numpy(order(seed).rows(batch * step, batch)).to(DEVICE)
 
 
 def as_it_comes(model: nn.Module, plan: mssp.Plan, seed: int) -> None:

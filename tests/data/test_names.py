@@ -37,8 +37,8 @@ def test_a_folder_is_read_as_one(tmp_path: Path) -> None:
             {},
             "one of clusters, spectra, tinyimagenet, cifar10, an .npz file or a folder of images, got 'mnist'",
         ),
-        ("python", {}, r"python is text, which has no classes: use mssp\.data\.python_source\(\)"),
-        ("a.txt", {}, r"a\.txt is text, which has no classes: use mssp\.data\.from_text_file\('a\.txt'\)"),
+        ("python", {}, r"python is text, which has no classes: use mssp\.data\.python_tokens\(\)"),
+        ("a.txt", {}, r"a\.txt is text, which has no classes: use mssp\.data\.prepare\(\['a\.txt'\], 'tokens\.bin'\)"),
         ("none.npz", {}, "or a folder of images, got 'none.npz'"),
         ("no/where", {}, "or a folder of images, got 'no/where'"),
         (__file__, {}, r"or a folder of images, got '.*test_names\.py'"),
@@ -59,7 +59,7 @@ def test_mistakes_are_named(name: str, options: dict[str, Any], message: str) ->
 def test_exports_are_lazy_and_never_import_torch() -> None:
     code = (
         "import sys, mssp.data; assert not {'torch', 'numpy'} & set(sys.modules)\n"
-        "mssp.data.load('clusters', examples=9, validation=9, classes=3, superclasses=1); mssp.data.python_source\n"
+        "mssp.data.load('clusters', examples=9, validation=9, classes=3, superclasses=1); mssp.data.python_tokens\n"
         "import mssp.data.downloads; assert not {'torch', 'PIL'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -26,6 +26,7 @@ from mssp._environment import __version__
 from mssp.cli import flags
 from mssp.cli.check import CheckCommand
 from mssp.cli.claims import ClaimsCommand
+from mssp.cli.data import DataCommand
 from mssp.cli.demo import DemoCommand
 from mssp.cli.dispatch import DispatchCommand
 from mssp.cli.dmft import DmftCommand
@@ -50,6 +51,7 @@ COMMANDS = {
     "tune": (TuneCommand, "tune the multipliers of a small model"),
     "sweep": (SweepCommand, "does the best learning rate stay as the model grows?"),
     "dmft": (DmftCommand, "what models grow to: the limit of infinite size"),
+    "data": (DataCommand, "text as tokens: prepare, check and show token files"),
     "report": (ReportCommand, "everything that was found, on one page"),
     "dispatch": (DispatchCommand, "which way of computing experts is the fastest here"),
 }

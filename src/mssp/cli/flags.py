@@ -20,7 +20,7 @@ from mssp import _constraints
 from mssp._constraints import Constraint, UnfitError, at_least, one_of, positive_int, several
 from mssp._environment import device_name
 from mssp._files import is_stream, why_not_writable
-from mssp.data.names import dataset_maker
+from mssp.data.names import TOKENIZERS, dataset_maker
 from mssp.hf.hub import is_on_the_hub
 from mssp.hosts import HOSTS
 from mssp.hosts.olmo_core import QK_NORMS
@@ -168,6 +168,12 @@ def _file_and_function(value: Any) -> str:
     return str(value)
 
 
+def _tokenizer_name(value: Any) -> str:
+    if value not in TOKENIZERS:
+        _to_read.take(value)
+    return str(value)
+
+
 def _known_multipliers() -> tuple[str, ...]:
     return "tuned", "ones", "plain", *data_with_tuned_multipliers()
 
@@ -214,6 +220,7 @@ _scheme, _optimizer, _readout = one_of(SCHEMES), one_of(OPTIMIZERS), one_of(READ
 # A flag holds the name of a dataset; that the name is known has been checked.
 _data = Constraint(dataset_maker.what, lambda value: (dataset_maker.take(_in_utf8(value)), str(value))[1])
 _metric = one_of(metrics.METRICS)
+_tokenizer = Constraint(f"{', '.join(TOKENIZERS)} or a tokenizer.json that is there", _tokenizer_name)
 _builder = Constraint("a file or a module and a function in it, as model.py:build", _file_and_function)
 _text = Constraint("a text", lambda value: _in_utf8(_constraints.kind_of(str).take(value)))
 
@@ -237,6 +244,7 @@ SomeSizes = Annotated[tuple[int, ...], _INTS, several(positive_int, least=1), _Q
 Positives = Annotated[tuple[float, ...], _NUMBERS, several(_constraints.positive), _QUIET]
 
 Builder = Annotated[str, Positional, _word("MODULE:BUILDER"), _builder, _QUIET]
+Text = Annotated[str, _NAME, _text, _QUIET]
 MaybeText = Annotated[str | None, _NAME, _text, _QUIET]
 Data = Annotated[str, _NAME, _data, _QUIET]
 Device = Annotated[str, _NAME, device_name, _QUIET]
@@ -244,6 +252,9 @@ Precision = Annotated[str, _NAME, _imported("mssp.replicas.lockstep", "PRECISION
 Method = Annotated[str, _NAME, _imported("mssp.sweep.search", "METHODS"), _QUIET]
 Activation = Annotated[str, _NAME, _imported("mssp.nn.activations", "ACTIVATIONS"), _QUIET]
 Gate = Annotated[str, _NAME, _imported("mssp.nn.router", "GATES"), _QUIET]
+DataAction = Annotated[str, Positional, _word("prepare|check|show"), one_of(("prepare", "check", "show")), _QUIET]
+Tokenizer = Annotated[str, _NAME, _tokenizer, _QUIET]
+Share = Annotated[float, _NUMBER, _constraints.between(0, 1), _QUIET]
 Backend = Annotated[str, _NAME, one_of(("local", "ray")), _QUIET]
 Metric = Annotated[metrics.Metric, _NAME, _metric, _QUIET]
 MaybeMetric = Annotated[metrics.Metric | None, _NAME, _metric, _QUIET]
@@ -272,6 +283,7 @@ ByRegime = Annotated[Mapping[setting.Regime, int], _repeated_words("REGIME=X"), 
 
 Target = Annotated[Path, _FILE, _to_write, _QUIET]
 Kept = Annotated[Path, _FILE, _to_keep, _QUIET]
+MaybeKept = Annotated[Path | None, _FILE, _to_keep, _QUIET]
 Table = Annotated[Path, Positional, _word("PATH"), _to_update]
 MaybeTarget = Annotated[Path | None, _FILE, _to_write, _QUIET]
 Folder = Annotated[Path, _word("DIR"), _folder, _QUIET]
@@ -282,6 +294,7 @@ Page = Annotated[Path, _FILE, _page, _QUIET]
 MaybeConfig = Annotated[Path | None, _FILE, _config, _QUIET]
 ModelConfig = Annotated[str, Positional, _word("CONFIG"), _model_config, _QUIET]
 MaybePlan = Annotated[Plan | None, _FILE, _plan, _QUIET]
+MaybeFiles = Annotated[tuple[Path, ...], _words("FILE"), several(_to_read), _QUIET]
 Files = Annotated[
     tuple[Path, ...], Positional, _words("FILE"), several(_to_read), arg(metavar="FILE [...]", help_behavior_hint="")
 ]

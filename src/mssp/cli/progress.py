@@ -45,7 +45,7 @@ class Progress:
     steps per second of all runs together, and the best score so far.
     """
 
-    def __init__(self, title: str, total: float = 0, unit: str = "", metric: Metric | None = None) -> None:
+    def __init__(self, title: str, total: float | None = 0, unit: str = "", metric: Metric | None = None) -> None:
         self._title, self._total, self._unit, self._metric = title, total, unit, metric
         self._done = self._done_at_start = self._runs = self._finished = self._steps = 0
         self._sign = 1.0 if metric is None or metric.higher_is_better else -1.0
@@ -121,7 +121,8 @@ class Progress:
 
     def _detail(self) -> str:
         if not self._runs:
-            return f"{self._done} of {self._total} {self._unit}" if self._unit else ""
+            of_all = "" if self._total is None else f" of {self._total:,}"  # nobody knows where a stream ends
+            return f"{self._done:,}{of_all} {self._unit}" if self._unit else ""
         speed = (self._done - self._done_at_start) / max(time.monotonic() - self._started, 1e-3)
         best = "" if math.isinf(self._best) else f", best {self._metric} {self._sign * self._best:.4f}"
         return f"{self._finished}/{self._runs} runs, {speed:,.0f} steps/s{best}"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # The module of ``mssp.data`` with the function that makes a dataset, by the name of both function and dataset.
 _MODULES = {"clusters": "generated", "spectra": "generated", "tinyimagenet": "downloads", "cifar10": "downloads"}
 NAMES = tuple(_MODULES)
+# Tokenizers with a name; all others are files.
+TOKENIZERS = ("bytes", "gpt2")
 
 
 def load(name_or_path: str | Path, **options: Any) -> Dataset:
@@ -48,7 +50,7 @@ def _maker_of(name_or_path: Any) -> Callable[..., Dataset]:
         make: Callable[..., Dataset] = getattr(import_module(f"mssp.data.{_MODULES[name]}"), name)
         return make
     if name == "python" or path.suffix in {".txt", ".xz"}:
-        function = "python_source()" if name == "python" else f"from_text_file({name!r})"
+        function = "python_tokens()" if name == "python" else f"prepare([{name!r}], 'tokens.bin')"
         raise ValueError(f"{name} is text, which has no classes: use mssp.data.{function}")
     if not path.is_dir() and not (path.suffix == ".npz" and path.is_file()):
         raise UnfitError

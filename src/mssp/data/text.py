@@ -1,126 +1,198 @@
-"""Text as bytes: 256 tokens, no tokenizer, and a text that comes with every Python.
+"""Documents of text: from text files, JSONL, parquet, a dataset of Hugging Face, and the standard library of Python.
 
-The tokens are one long uint8 array. A pass over it takes windows that do not overlap, in seeded order. Only the starts
-of windows are computed, so a device can hold the text and cut its own windows.
+A source gives its documents one after another, as bytes of UTF-8. It says where it is, in a form that JSON holds, and
+goes on from there.
 """
 
 from __future__ import annotations
 
 import codecs
-import hashlib
+import gzip
+import json
 import lzma
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any, BinaryIO, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from mssp._constraints import an_array, at_least, between, optional, path, positive_int, takes, word
+from mssp._constraints import shown
+from mssp._documents import one_line
 from mssp._files import file_at
-from mssp.data.dataset import PARTS, update_with_array
-from mssp.data.streams import single_pass
 
 # Folders and beginnings of file names that are no part of the text: installed packages, tests, what a build wrote.
 _EXCLUDED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "__pycache__"})
 _WRITTEN_BY_BUILDS = ("config-", "_sysconfigdata")
 _CHUNK = 1 << 20
+_PACKED = (".gz", ".xz", ".zst")
+_LINES = (".jsonl", ".ndjson")
+# Files that hold text, and of which nobody means the file itself to be a document.
+_NOT_TEXT = {
+    ".json": "write one JSON object a line, in a .jsonl",
+    ".csv": "write one JSON object a line, in a .jsonl",
+    ".tar": "unpack it first",
+    ".zip": "unpack it first",
+}
 
 
-@takes(name=word, vocabulary=at_least(2, 256), train=an_array, validation=an_array, source=word)
-@dataclass(frozen=True, eq=False)
-class Tokens:
-    """A text as tokens, in a part for training and a part for validation.
-
-    >>> text = np.frombuffer(b"all in one line", dtype=np.uint8)
-    >>> tokens = Tokens("line", 256, train=text, validation=text)
-    >>> [window.tobytes() for window in next(tokens.windows("train", seed=0, batch=2, length=4, steps=1))]
-    [b'all i', b'ne li']
-
-    Args:
-        vocabulary: the number of different tokens, which are 0 to ``vocabulary`` - 1; 256 for bytes.
-        train, validation: uint8 [n].
-        source: where the text comes from, for people.
-    """
-
-    name: str
-    vocabulary: int
-    train: npt.NDArray[np.uint8]
-    validation: npt.NDArray[np.uint8]
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        for part in PARTS:
-            tokens: npt.NDArray[np.uint8] = getattr(self, part)
-            if tokens.dtype != np.uint8 or tokens.ndim != 1:
-                raise ValueError(
-                    f"{self.name}'s {part} tokens must be uint8 [n], got {tokens.dtype} {list(tokens.shape)}"
-                )
-            if tokens.size and int(tokens.max()) >= self.vocabulary:
-                raise ValueError(
-                    f"{self.name}'s {part} tokens must lie below {self.vocabulary}, got {int(tokens.max())}"
-                )
-
-    @cached_property
-    def checksum(self) -> str:
-        """16 hexadecimal digits that stand for every token; the same on every machine."""
-        digest = hashlib.sha256(str(self.vocabulary).encode())
-        for part in PARTS:
-            update_with_array(digest, getattr(self, part))
-        return digest.hexdigest()[:16]
-
-    def window_starts(self, part: str, seed: int, batch: int, length: int, steps: int) -> npt.NDArray[np.int64]:
-        """Where the windows of each step start, [steps, batch]: a single pass, in an order that the seed decides.
-
-        A window has ``length + 1`` tokens. All but the last are inputs, and the token after an input is its target. The
-        last token is also the first input of the next window of the text.
-        """
-        if part not in PARTS:
-            raise ValueError(f"unknown part {part!r} of {self.name}: use one of {', '.join(PARTS)}")
-        tokens: npt.NDArray[np.uint8] = getattr(self, part)
-        windows = max(len(tokens) - 1, 0) // positive_int("length", length)
-        things, name = f"windows of {length} tokens", f"{self.name}'s {part} text"
-        return length * single_pass(seed, windows, batch, steps, things=things, name=name)
-
-    def windows(self, part: str, seed: int, batch: int, length: int, steps: int) -> Iterator[npt.NDArray[np.uint8]]:
-        """The windows of each step, [batch, length + 1], one step at a time."""
-        starts = self.window_starts(part, seed, batch, length, steps)  # outside the generator: errors come at once
-        tokens: npt.NDArray[np.uint8] = getattr(self, part)
-        return (tokens[row[:, None] + np.arange(length + 1)] for row in starts)
-
-
-@takes(validation_share=between(0, 1))
-def python_source(validation_share: float = 0.02) -> Tokens:
-    """The source of the running Python's standard library, with a zero byte after every file.
-
-    The name of a file decides whether it is for training or for validation, so it is in the same part in every version
-    of Python. The text differs between versions, and so does its checksum.
+class Source(Protocol):
+    """What documents come from.
 
     Args:
-        validation_share: the approximate share of files for validation.
+        name: for people.
+        settings: what decides which documents come, as JSON has it.
+        size: of all that is to be read, in bytes; None where nobody knows.
+        read: how many bytes of it have been read.
+        position: where the source is, behind the last document that it gave, as JSON has it.
     """
-    root = Path(sysconfig.get_path("stdlib"))
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def settings(self) -> dict[str, Any]: ...
+    @property
+    def size(self) -> int | None: ...
+    @property
+    def read(self) -> int: ...
+    @property
+    def position(self) -> Any: ...
+
+    def documents(self, position: Any = None) -> Iterator[bytes]:
+        """All documents behind a position, or all of them."""
+
+
+class Files:
+    """Text files, whole or cut into documents, .jsonl files and .parquet files; all but parquet may be packed."""
+
+    def __init__(self, paths: Sequence[str | Path], text_field: str = "text", split_on: str | None = None) -> None:
+        self._paths = [file_at(path) for path in paths]
+        for path in self._paths:
+            _check_suffix(path)
+        self._field, self._split_on = text_field, (split_on or "").encode() or None
+        self._sizes = [path.stat().st_size for path in self._paths]
+        self.size: int | None = sum(self._sizes)
+        self.name = ", ".join(path.name for path in self._paths)
+        self.settings = {
+            "files": [[str(path.absolute()), size] for path, size in zip(self._paths, self._sizes, strict=True)],
+            "text_field": text_field,
+            "split_on": split_on,
+        }
+        self.position: Any = None
+        self.read = 0
+
+    def documents(self, position: Any = None) -> Iterator[bytes]:
+        first, skipped = position or (0, 0)
+        for number, path in enumerate(self._paths):
+            before = sum(self._sizes[:number])
+            for count, document in enumerate(self._documents_of(path, before) if number >= first else (), start=1):
+                if number > first or count > skipped:
+                    self.position = [number, count]
+                    yield document
+
+    def _documents_of(self, path: Path, before: int) -> Iterator[bytes]:
+        packed, plain = _suffixes(path)
+        if plain == ".parquet":
+            yield from self._rows_of_parquet(path, before)
+            return
+        with path.open("rb") as raw, _refusing_broken(path), _unpacked(raw, packed) as file:
+
+            def counted() -> Iterator[bytes]:
+                while chunk := file.read(_CHUNK):
+                    self.read = before + raw.tell()
+                    yield chunk
+
+            if plain in _LINES:
+                yield from _texts_of_lines(path, counted(), self._field)
+            elif self._split_on is None:
+                yield b"".join(_checked(counted()))
+            else:
+                yield from _cut(_checked(counted()), self._split_on)
+        self.read = before + path.stat().st_size
+
+    def _rows_of_parquet(self, path: Path, before: int) -> Iterator[bytes]:
+        try:
+            parquet: Any = import_module("pyarrow.parquet")
+        except ImportError:
+            raise ValueError(f"{path} is read by pyarrow, which is missing: mssp[data]") from None
+        with _refusing_broken(path), parquet.ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+            if self._field not in columns:
+                raise ValueError(_without_text(str(path), self._field, columns))
+            row, rows = 0, max(file.metadata.num_rows, 1)
+            for batch in file.iter_batches(columns=[self._field]):
+                for text in batch.column(0).to_pylist():
+                    row += 1
+                    yield _encoded(text, f"{path}, row {row}", self._field)
+                self.read = before + path.stat().st_size * row // rows
+
+
+class HubDataset:
+    """A dataset of Hugging Face, by its name. It is read over the network as it comes, and is not kept."""
+
+    def __init__(self, name: str, text_field: str = "text") -> None:
+        self.name, self._field = name, text_field
+        self.settings = {"dataset": name, "text_field": text_field}
+        self.size: int | None = None
+        self.read = 0
+        self._rows: Any = None
+        self._row = 0
+
+    @property
+    def position(self) -> Any:
+        return {"row": self._row, "state": self._rows.state_dict()}
+
+    def documents(self, position: Any = None) -> Iterator[bytes]:
+        try:
+            datasets: Any = import_module("datasets")
+        except ImportError:
+            raise ValueError(
+                f"the dataset {self.name} is read by the library datasets, which is missing: mssp[data]; or give files"
+            ) from None
+        with _told_of_the_network(self.name):
+            self._rows = datasets.load_dataset(self.name, split="train", streaming=True)
+            if position is not None:
+                self._rows.load_state_dict(position["state"])
+                self._row = position["row"]
+            rows = iter(self._rows)
+        while True:
+            with _told_of_the_network(self.name):
+                row = next(rows, None)
+            if row is None:
+                return
+            self._row += 1
+            place = f"row {self._row} of {self.name}"
+            if self._field not in row:
+                raise ValueError(_without_text(place, self._field, row))
+            yield _encoded(row[self._field], place, self._field)
+
+
+class PythonFiles:
+    """All Python files of a folder, in the order of their names, without installed packages and tests."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self._root, self.name = root, name
+        self._names = sorted(_python_files(root))
+        if not self._names:
+            raise ValueError(f"{root} holds no .py files: this Python has no source of its standard library")
+        sizes = [[name, (root / name).stat().st_size] for name in self._names]
+        self.settings: dict[str, Any] = {"files": sizes}
+        self.size: int | None = None
+        self.read, self.position = 0, None
+
+    def documents(self, position: Any = None) -> Iterator[bytes]:
+        for name in self._names:
+            # Some systems install Python with other line ends.
+            yield (self._root / name).read_bytes().replace(b"\r\n", b"\n")
+
+
+def standard_library() -> PythonFiles:
+    """The source of the running Python's standard library."""
     version = ".".join(map(str, sys.version_info[:3]))
-    return source_tree(root, f"the standard library of Python {version}", validation_share)
-
-
-def source_tree(root: Path, source: str, validation_share: float) -> Tokens:
-    """The text of all Python files of a folder, in the order of their names, without installed packages and tests."""
-    names = sorted(_python_files(root))
-    if not names:
-        raise ValueError(f"{root} holds no .py files: this Python has no source of its standard library")
-    documents: dict[str, list[bytes]] = {part: [] for part in PARTS}
-    for name in names:
-        # Some systems install Python with other line ends.
-        text = (root / name).read_bytes().replace(b"\r\n", b"\n")
-        digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "little")
-        documents["validation" if digest < validation_share * 2**48 else "train"].append(text + b"\0")
-    train, validation = (np.frombuffer(b"".join(documents[part]), dtype=np.uint8) for part in PARTS)
-    return Tokens("python", 256, train, validation, source)
+    return PythonFiles(Path(sysconfig.get_path("stdlib")), f"the standard library of Python {version}")
 
 
 def _python_files(root: Path) -> Iterator[str]:
@@ -135,38 +207,110 @@ def _is_included(name: str) -> bool:
     return name not in _EXCLUDED and not name.startswith(_WRITTEN_BY_BUILDS)
 
 
-@takes(path=path, validation=optional(path), validation_share=between(0, 1))
-def from_text_file(path: str | Path, validation: str | Path | None = None, validation_share: float = 0.02) -> Tokens:
-    """A UTF-8 text file as bytes; a file whose name ends in ``.xz`` is unpacked.
-
-    Args:
-        validation: another text file, for validation. Without it, the last lines of ``path`` are for validation.
-        validation_share: the approximate share of the bytes in those lines.
-    """
-    path = Path(path)
-    text = _text(path)
-    if validation is not None:
-        return Tokens(path.name, 256, text, _text(Path(validation)), source=f"{path.name} and {Path(validation).name}")
-    cut = len(text) - round(len(text) * validation_share)
-    cut = text[:cut].tobytes().rfind(b"\n") + 1 or cut
-    return Tokens(path.name, 256, text[:cut], text[cut:], source=path.name)
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _text(path: Path) -> npt.NDArray[np.uint8]:
-    """The bytes of a file, which must be UTF-8 text."""
-    path = file_at(path)
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    chunks = []
+def _suffixes(path: Path) -> tuple[str, str]:
+    """How a file is packed, and what is inside."""
+    last = path.suffix.lower()
+    return (last, Path(path.stem).suffix.lower()) if last in _PACKED else ("", last)
+
+
+def _check_suffix(path: Path) -> None:
+    packed, plain = _suffixes(path)
+    if plain in _NOT_TEXT:
+        raise ValueError(f"{path} must be text, .jsonl or .parquet, got {plain}: {_NOT_TEXT[plain]}")
+    if plain == ".parquet" and packed:
+        raise ValueError(f"{path} must not be packed, since .parquet is packed itself: unpack it first")
+    if packed == ".zst" and sys.version_info < (3, 14):
+        raise ValueError(f"{path} is read by Python from version 3.14 on: unpack it first (zstd -d)")
+
+
+def _unpacked(raw: BinaryIO, packed: str) -> Any:
+    if packed == ".gz":
+        return gzip.open(raw)
+    if packed == ".xz":
+        return lzma.open(raw)
+    if packed == ".zst":
+        return import_module("compression.zstd").open(raw)
+    return raw
+
+
+@contextmanager
+def _refusing_broken(path: Path) -> Iterator[None]:
+    """Names a file that cannot be unpacked or decoded."""
     try:
-        with lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                decoder.decode(chunk)
-                chunks.append(chunk)
-        decoder.decode(b"", final=True)
+        yield
     except EOFError:
         raise ValueError(f"{path} is truncated: it ends before its compressed data do; get a whole copy") from None
-    except lzma.LZMAError as error:
-        raise ValueError(f"{path} is not a whole .xz file ({error}): get a whole copy") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}): save it as UTF-8") from None
-    return np.frombuffer(b"".join(chunks), dtype=np.uint8)
+    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a whole {path.suffix} file ({error}): get a whole copy") from None
+    except Exception as error:
+        if type(error).__module__.startswith(("pyarrow", "compression")):
+            raise ValueError(f"{path} cannot be read ({one_line(' '.join(str(error).split()))})") from None
+        raise
+
+
+def _checked(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same chunks, which must be UTF-8 together."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for chunk in chunks:
+        decoder.decode(chunk)
+        yield chunk
+    decoder.decode(b"", final=True)
+
+
+def _cut(chunks: Iterator[bytes], separator: bytes) -> Iterator[bytes]:
+    """The texts between separators. What stands behind the last one is a document, unless it is blank."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(separator)
+        yield from whole
+    if rest.strip():
+        yield rest
+
+
+def _texts_of_lines(path: Path, chunks: Iterator[bytes], field: str) -> Iterator[bytes]:
+    """The texts in the lines of a .jsonl file. Blank lines are none."""
+    for number, line in enumerate(_cut(chunks, b"\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{place}: it is not JSON: {one_line(str(error))}") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"{place}: it must be a JSON object, got {shown(row)}")
+        if field not in row:
+            raise ValueError(_without_text(place, field, row))
+        yield _encoded(row[field], place, field)
+
+
+def _without_text(place: str, field: str, there: Any) -> str:
+    names = ", ".join(map(str, there)) or "nothing"
+    return f"{place} has no text under {field!r}, it has {names}: say where its text is by --text-field"
+
+
+def _encoded(text: Any, place: str, field: str) -> bytes:
+    if not isinstance(text, str):
+        raise ValueError(f"{place}: {field} must be a text, got {shown(text)}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{place}: {field} must be a text, got one with half of a character") from None
+
+
+@contextmanager
+def _told_of_the_network(name: str) -> Iterator[None]:
+    """Errors of the library datasets, which are of many kinds, in one line."""
+    try:
+        yield
+    except Exception as error:
+        reason = one_line(" ".join(str(error).split()))
+        raise ValueError(
+            f"the dataset {name} cannot be read ({type(error).__name__}: {reason}): is the name right, and the network "
+            "there? The same command goes on where this one stopped"
+        ) from None
