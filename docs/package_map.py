@@ -19,7 +19,7 @@ BEGIN, END = "<!-- map: made by docs/package_map.py -->", "<!-- end of the map -
 STOREYS = {
     "The prescription": ("planning",),
     "On a model": ("apply", "nn", "data", "hf", "hosts"),
-    "The evidence": ("measure", "theory", "replicas", "ladders", "store", "coordcheck", "sweep", "dmft"),
+    "The evidence": ("measure", "theory", "replicas", "ladders", "store", "coordcheck", "sweep", "train", "dmft"),
     "For people": ("report", "cli", "testing"),
 }
 # What the picture says of a package: two or three words, where the map has a sentence.
@@ -27,7 +27,8 @@ CAPTIONS = {
     "planning": "shapes, rules, plans", "apply": "weights, groups", "nn": "the paper’s models", "data": "images, text",
     "hf": "Hugging Face", "hosts": "exports", "measure": "sizes of terms", "theory": "exponents",
     "replicas": "R models at once", "ladders": "growing models", "store": "runs in a file", "coordcheck": "the check",
-    "sweep": "transfer, tuning", "dmft": "infinite size", "report": "figures, a page", "cli": "commands",
+    "sweep": "transfer, tuning",
+    "train": "one model, by a plan", "dmft": "infinite size", "report": "figures, a page", "cli": "commands",
     "testing": "contracts",
 }  # fmt: skip
 

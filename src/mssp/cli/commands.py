@@ -37,6 +37,7 @@ from mssp.cli.plan import PlanCommand
 from mssp.cli.proxy import ProxyCommand
 from mssp.cli.report import ReportCommand
 from mssp.cli.sweep import SweepCommand
+from mssp.cli.train import TrainCommand
 from mssp.cli.tune import TuneCommand
 
 # In the order of the help page, each with its line there.
@@ -50,6 +51,7 @@ COMMANDS = {
     "check": (CheckCommand, "does every term scale as the theory says? with a verdict"),
     "tune": (TuneCommand, "tune the multipliers of a small model"),
     "sweep": (SweepCommand, "does the best learning rate stay as the model grows?"),
+    "train": (TrainCommand, "train a Transformer MoE by a plan, and go on wherever it stopped"),
     "dmft": (DmftCommand, "what models grow to: the limit of infinite size"),
     "data": (DataCommand, "text as tokens: prepare, check and show token files"),
     "report": (ReportCommand, "everything that was found, on one page"),

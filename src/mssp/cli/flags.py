@@ -145,6 +145,7 @@ _folder = _path(
     "a folder, or a name for one in a folder that is there",
     lambda path: path.is_dir() or (not path.exists() and path.absolute().parent.is_dir()),
 )
+_run_folder = _path("a folder, or a path at which one can be made", lambda path: path.is_dir() or not path.exists())
 _figure = _that_ends_in((".html", ".svg", ".pdf", ".png"), "mssp.report.saving")
 _page = _that_ends_in((".html",), "mssp.report.saving")
 _table = _that_ends_in((".csv", ".json", ".jsonl", ".parquet"), "mssp.store.table")
@@ -233,6 +234,7 @@ MaybeSize = Annotated[int | None, _INT, positive_int, _QUIET]
 Count = Annotated[int, _INT, at_least(0), _QUIET]
 Seed = Annotated[int, _INT, _constraints.whole, _QUIET]
 MaybeCount = Annotated[int | None, _INT, at_least(0), _QUIET]
+MaybeSeed = Annotated[int | None, _INT, _constraints.whole, _QUIET]
 Ratio = Annotated[float, _NUMBER, _constraints.more_than_one, _QUIET]
 MaybePositive = Annotated[float | None, _NUMBER, _constraints.positive, _QUIET]
 MaybeNotNegative = Annotated[float | None, _NUMBER, _constraints.positive_or_zero, _QUIET]
@@ -249,6 +251,10 @@ MaybeText = Annotated[str | None, _NAME, _text, _QUIET]
 Data = Annotated[str, _NAME, _data, _QUIET]
 Device = Annotated[str, _NAME, device_name, _QUIET]
 Precision = Annotated[str, _NAME, _imported("mssp.replicas.lockstep", "PRECISIONS"), _QUIET]
+MaybeSchedule = Annotated[str | None, _NAME, _imported("mssp.train.schedule", "SCHEDULES"), _QUIET]
+MaybePrecision = Annotated[str | None, _NAME, _imported("mssp.train.settings", "PRECISIONS"), _QUIET]
+MaybeLayout = Annotated[str | None, _NAME, _imported("mssp.train.layouts", "LAYOUTS"), _QUIET]
+Trackers = Annotated[tuple[str, ...], _NAMES, several(_imported("mssp.train.trackers", "TRACKERS")), _QUIET]
 Method = Annotated[str, _NAME, _imported("mssp.sweep.search", "METHODS"), _QUIET]
 Activation = Annotated[str, _NAME, _imported("mssp.nn.activations", "ACTIVATIONS"), _QUIET]
 Gate = Annotated[str, _NAME, _imported("mssp.nn.router", "GATES"), _QUIET]
@@ -287,6 +293,7 @@ MaybeKept = Annotated[Path | None, _FILE, _to_keep, _QUIET]
 Table = Annotated[Path, Positional, _word("PATH"), _to_update]
 MaybeTarget = Annotated[Path | None, _FILE, _to_write, _QUIET]
 Folder = Annotated[Path, _word("DIR"), _folder, _QUIET]
+RunFolder = Annotated[Path, _word("DIR"), _run_folder, _QUIET]
 MaybeFolder = Annotated[Path | None, _word("DIR"), _folder, _QUIET]
 MaybeFigure = Annotated[Path | None, _FILE, _figure, _QUIET]
 MaybeTable = Annotated[Path | None, _FILE, _table, _QUIET]

@@ -50,6 +50,7 @@ class Progress:
         self._done = self._done_at_start = self._runs = self._finished = self._steps = 0
         self._sign = 1.0 if metric is None or metric.higher_is_better else -1.0
         self._best = -math.inf  # times the sign: more is better
+        self._said_detail = ""
         self._started = time.monotonic()
         self._said: set[int] = set()
         self._bar: Any = None
@@ -78,8 +79,10 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self, amount: int = 1) -> None:
+    def advance(self, amount: int = 1, detail: str = "") -> None:
+        """Count work that is done. ``detail`` stands beside the bar from then on, in place of the numbers done."""
         self._done += amount
+        self._said_detail = detail or self._said_detail
         self._update()
 
     def stage(self, title: str, runs: int) -> None:
@@ -120,6 +123,8 @@ class Progress:
             self._bar.update(self._task, completed=self._done, total=self._total, **texts)
 
     def _detail(self) -> str:
+        if not self._runs and self._said_detail:
+            return f"{self._done}/{self._total:g} {self._unit}, {self._said_detail}"
         if not self._runs:
             of_all = "" if self._total is None else f" of {self._total:,}"  # nobody knows where a stream ends
             return f"{self._done:,}{of_all} {self._unit}" if self._unit else ""

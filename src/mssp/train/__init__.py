@@ -1,4 +1,29 @@
-"""Training by a plan, on one device or many: layouts, and whether a step is the same under each of them.
+"""Training of Transformer MoEs by a plan: one run, on one device or many, that can be stopped and goes on exactly.
 
-It imports planning, apply, nn, data, hf, measure, theory, replicas, ladders, store, coordcheck and sweep.
+    RunSettings  ->  Training  ->  run folder: log, checkpoints, plan
+
+It imports the prescription, models, data and measurements. Large runs go on in the trainers of ``mssp.hosts``.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mssp._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mssp.train.loop import Ended, Step, Training
+    from mssp.train.settings import DataSettings, RunSettings, TrainingSettings, WatchSettings, read_recipe, recipes
+    from mssp.train.trained_model import load_model, save_pretrained
+
+_HOMES = {
+    "loop": ("Ended", "Step", "Training"),
+    "settings": ("DataSettings", "RunSettings", "TrainingSettings", "WatchSettings", "read_recipe", "recipes"),
+    "trained_model": ("load_model", "save_pretrained"),
+}
+__all__ = [
+    "DataSettings", "Ended", "RunSettings", "Step", "Training", "TrainingSettings", "WatchSettings",
+    "load_model", "read_recipe", "recipes", "save_pretrained",
+]  # fmt: skip
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)
