@@ -74,6 +74,8 @@ EXEMPT = {
     "mssp.sweep.Score": A_RESULT,
     "mssp.sweep.Transfer": A_RESULT,
     "mssp.sweep.WidthSummary": A_RESULT,
+    "mssp.train.Ended": A_RESULT,
+    "mssp.train.Step": A_RESULT,
 }
 EXEMPT_ARGUMENTS = {
     "mssp.data.load": {"name_or_path": "refused as data, see tests/data/test_names.py", "options": "by data set"},
@@ -203,6 +205,7 @@ REST = {
     "check": ["--widths", "16", "32", "--steps", "2", "--seeds", "1", "--batch", "10", "--device", "cpu"],
     "tune": [],
     "sweep": [],
+    "train": [],
     "dmft": [],
     "data": ["prepare"],
     "report": [],
@@ -219,6 +222,7 @@ SENSIBLE_WORDS = {
     "a positive number, or positive numbers by role, as router=2": {"1e300"},
     "a file to write in a folder that is there": {"nonsense", "-1", "nan", "1e300"},
     "a folder, or a name for one in a folder that is there": {"nonsense", "-1", "nan", "1e300"},
+    "a folder, or a path at which one can be made": {"nonsense", "-1", "nan", "1e300"},
 }
 POSITIONAL = {
     "proxy": (".",), "explain": ("router",), "claims": ("model.py:build",), "export": ("nanogpt",),
@@ -247,7 +251,7 @@ def test_every_flag_that_takes_words_has_a_constraint() -> None:
     assert (len(FLAGS), len(FLAG_PAIRS)) == (181, 825)
     for name, (command, _) in COMMANDS.items():
         hints = inspect.get_annotations(command, eval_str=False)
-        groups = ("ShapeFlags", "RecipeFlags", "HostSizes")
+        groups = ("ShapeFlags", "RecipeFlags", "HostSizes", "GPTFlags")
         assert all("flags." in hint or hint in groups for hint in hints.values()), name
 
 

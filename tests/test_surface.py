@@ -45,6 +45,8 @@ PUBLIC = {
     "carry_out transfers trials tune",
     "mssp.testing": "HostContract LadderContract OptimizerContract ProgramContract SchemeContract",
     "mssp.theory": "",
+    "mssp.train": "DataSettings Ended RunSettings Step Training TrainingSettings WatchSettings listed_recipes "
+    "load_model read_recipe save_pretrained",
 }
 
 # Without --help; what follows them and what they mean is in the golden.
@@ -68,6 +70,11 @@ FLAGS = {
     "sweep": "data data-gib steps batch validation active readout store device precision backend json plot export "
     "regime scheme optimizer widths largest seeds lr-points lr-ratio lrs multipliers metric plot-scaling "
     "markdown",
+    "train": "recipe out resume model plan base-config lr scheme regime weight-decay lr-mult init-mult data sequence "
+    "passes validation steps tokens-per-step micro-batch warmup schedule clip balance z precision compile "
+    "checkpointing layout seed validate-every save-every keep routers-every monitor-every track device gpt.width "
+    "gpt.expert-width gpt.experts gpt.active gpt.depth gpt.moe-every gpt.head gpt.vocabulary base.width "
+    "base.expert-width base.experts base.active base.depth base.inputs",
     "dmft": "regime scheme plan inputs test-inputs steps lr rates stds readout width expert-width experts active "
     "activation gate compare seeds samples solves seed device json plot",
     "data": "output tokenizer vocabulary-files end-token dataset text-field split-on validation tokens",

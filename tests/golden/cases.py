@@ -58,7 +58,7 @@ _REGIMES = ("I", "II", "III")
 _SCHEMES = ("mssp", "mup", "mup-heuristic", "sp", "ntp", "jiang")
 _OPTIMIZERS = ("sgd", "adam", "adamw")
 _COMMANDS = (
-    "demo", "proxy", "plan", "explain", "claims", "export", "check", "tune", "sweep", "dmft", "data", "report",
+    "demo", "proxy", "plan", "explain", "claims", "export", "check", "tune", "sweep", "train", "dmft", "data", "report",
     "dispatch",
 )  # fmt: skip
 

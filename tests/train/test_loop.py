@@ -157,10 +157,10 @@ def test_what_cannot_be_trained(tmp_path: Path, sections: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"plan": {"lr": 0.02}}, "holds another run: plan: lr is 0.02 here, 0.01 there"),
-        ({"model": {"experts": 8}}, "holds another run: plan: target.experts is 8 here, 4 there"),
+        ({"plan": {"lr": 0.02}}, "holds another run: plan.lr is 0.02 here, 0.01 there"),
+        ({"model": {"experts": 8}}, "holds another run: model.experts is 8 here, 4 there"),
         ({"training": {"steps": 8}}, "training.steps is 8 here, 6 there"),
-        ({"data": {"sequence": 8}}, "model: context is 8 here, 16 there"),
+        ({"data": {"sequence": 8}}, "data.sequence is 8 here, 16 there"),
     ],
 )
 def test_another_run_does_not_go_on(whole_run: Path, sections: dict[str, Any], message: str) -> None:

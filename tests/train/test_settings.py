@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mssp.train import RunSettings, read_recipe, recipes
+from mssp.train import RunSettings, listed_recipes, read_recipe
 from mssp.train.settings import FREE
 
 
-@pytest.mark.parametrize("name", recipes())
+@pytest.mark.parametrize("name", listed_recipes())
 def test_every_recipe_of_the_package_is_read_whole(name: str) -> None:
     settings = RunSettings.of(read_recipe(name))
     assert RunSettings.of(settings.json()) == settings

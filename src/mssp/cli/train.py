@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,17 +172,24 @@ class TrainCommand:
         goes_on = self.resume and self.recipe is None
         document = Kept.read(self.out).settings.json() if goes_on else read_recipe(self.recipe or DEFAULT_RECIPE)
         self._set_model(document)
-        for flag, entry in _ENTRIES.items():
-            value = getattr(self, flag)
-            if value not in (None, False, {}, ()):
-                section, _, key = entry.partition(".")
-                table = document.setdefault(section, {})
-                written = _written(value)
-                table[key] = {**table.get(key, {}), **written} if isinstance(written, Mapping) else written
+        if self.plan is not None:
+            document["plan"] = {}
+        for flag, entry in self._said():
+            section, _, key = entry.partition(".")
+            table = document.setdefault(section, {})
+            written = _written(getattr(self, flag))
+            table[key] = {**table.get(key, {}), **written} if isinstance(written, Mapping) else written
         sizes = {name: size for name, size in vars(self.base).items() if size is not None}
         if sizes:
             document["plan"] = {**document.get("plan", {}), "base": sizes}
         return RunSettings.of(document)
+
+    def _said(self) -> Iterator[tuple[str, str]]:
+        """The flags that were given, each with the entry of a recipe that it stands for."""
+        for flag, entry in _ENTRIES.items():
+            value = getattr(self, flag)
+            if not (value is None or value is False or (isinstance(value, Mapping | tuple) and not value)):
+                yield flag, entry
 
     def _set_model(self, document: dict[str, Any]) -> None:
         """Another kind of model takes neither sizes nor plan of the recipe's."""
@@ -198,17 +205,14 @@ class TrainCommand:
 
     def _plan(self) -> Plan | None:
         if self.plan is not None:
-            flags.refuse_what_a_plan_says(
-                self,
-                {"lr", "scheme", "regime", "weight_decay", "lr_mult", "init_mult", "base", "base_config"},
-                "--plan",
-            )
+            of_plans = {flag for flag, entry in _ENTRIES.items() if entry.startswith("plan.")}
+            flags.refuse_what_a_plan_says(self, {"base", *of_plans}, "--plan")
         elif self.resume:
             from mssp.train.run_folder import PLAN
 
-            said = any(getattr(self, flag) for flag, entry in _ENTRIES.items() if entry.startswith("plan."))
-            said = said or any(size is not None for size in vars(self.base).values())
-            return None if said or self.recipe is not None else flags.read_plan(self.out / PLAN)
+            says_another = any(entry.startswith("plan.") for _, entry in self._said()) or self.base != ShapeFlags()
+            goes_on = self.recipe is None and not says_another
+            return flags.read_plan(self.out / PLAN) if goes_on else None
         return self.plan
 
 
@@ -220,9 +224,9 @@ def _written(value: Any) -> Any:
 
 
 def _list_recipes() -> int:
-    from mssp.train.settings import recipes
+    from mssp.train.settings import listed_recipes
 
-    progress.show_lines(align([["recipe", "what it is"], *([name, about] for name, about in recipes().items())]))
+    progress.show_lines(align([["recipe", "what it is"], *([name, about] for name, about in listed_recipes().items())]))
     return 0
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mssp._constraints import a_device, a_plan, function, kind_of, optional, path, several, switch, takes
 from mssp._environment import environment
 from mssp.apply.groups import optimizer_for
 from mssp.apply.initial_weights import initialize
@@ -68,8 +69,34 @@ class Ended:
 Watcher = Callable[[Step], None]
 
 
+@takes(
+    settings=kind_of(RunSettings),
+    folder=path,
+    processes=optional(kind_of(Processes)),
+    device=optional(a_device),
+    resume=switch,
+    planned=optional(a_plan),
+    sinks=several(function),
+    watch=function,
+)
 class Training:
     """A run of training.
+
+    >>> import tempfile
+    >>> from mssp.train import RunSettings
+    >>> settings = RunSettings.of(
+    ...     {
+    ...         "model": {"width": 32, "expert_width": 16, "experts": 4, "active": 2, "depth": 2, "head": 16,
+    ...                   "vocabulary": 256},
+    ...         "plan": {"lr": 0.01, "regime": "III"},
+    ...         "data": {"sequence": 16},
+    ...         "training": {"steps": 2, "tokens_per_step": 64},
+    ...     }
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ended = Training(settings, f"{folder}/run").run()
+    >>> ended.step, ended.validation < 5.6
+    (2, True)
 
     Args:
         settings: what is trained, on what, and how long.
@@ -84,7 +111,7 @@ class Training:
     def __init__(
         self,
         settings: RunSettings,
-        folder: Path,
+        folder: str | Path,
         *,
         processes: Processes | None = None,
         device: torch.device | None = None,
@@ -93,7 +120,7 @@ class Training:
         sinks: tuple[Sink, ...] = (),
         watch: Watcher = lambda step: None,
     ) -> None:
-        self.settings, self.folder, self._watch = settings, folder, watch
+        self.settings, self.folder, self._watch = settings, Path(folder), watch
         self.processes = processes = processes or Processes()
         self.device = device = device or torch.device("cpu")
         training = settings.training
@@ -106,8 +133,8 @@ class Training:
         self.order, self._validation = self._orders()
         self.model = language_model(settings, planned)
         self._check_model()
-        self.log = RunLog(folder if processes.is_first else None, sinks)
-        self._checkpoints = Checkpoints(folder, training.keep, processes)
+        self.log = RunLog(self.folder if processes.is_first else None, sinks)
+        self._checkpoints = Checkpoints(self.folder, training.keep, processes)
         self._start(resume)
 
     # -- before the first step -----------------------------------------------------------------------------------------

@@ -72,10 +72,11 @@ def refuse_another_run(folder: Path, now: Kept) -> None:
     """Refuse to go on with another plan, model or data than a folder's run has."""
     kept = Kept.read(folder)
     here = parsed(now.json())
-    differences = [f"plan: {path} is {b} here, {a} there" for path, a, b in kept.plan.diff(now.plan).entries]
+    differences = now.settings.differences(kept.settings)
     differences += [f"model: {text}" for text in _differences(here["model"], kept.model)]
     differences += [f"data: {text}" for text in _differences(here["data"], kept.data)]
-    differences += now.settings.differences(kept.settings)
+    if not differences:  # a plan of a file, or another version's numbers
+        differences = [f"plan: {path} is {b} here, {a} there" for path, a, b in kept.plan.diff(now.plan).entries]
     if differences:
         more = f", and {len(differences) - _MOST} more" if len(differences) > _MOST else ""
         raise ValueError(f"{folder} holds another run: {'; '.join(differences[:_MOST])}{more}")

@@ -21,6 +21,7 @@ from mssp._constraints import (
     mapping,
     one_of,
     optional,
+    path,
     positive,
     positive_int,
     positive_or_zero,
@@ -246,7 +247,7 @@ def _flat(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 # -- recipe files ------------------------------------------------------------------------------------------------------
 
 
-def recipes() -> dict[str, str]:
+def listed_recipes() -> dict[str, str]:
     """The recipes of the package: what each is, by name."""
     texts = {}
     for file in sorted(_folder().iterdir(), key=lambda file: file.name):
@@ -255,20 +256,21 @@ def recipes() -> dict[str, str]:
     return texts
 
 
+@takes(name=path)
 def read_recipe(name: str | Path) -> dict[str, Any]:
     """The mapping of a recipe file: one of the package by its name, or a file of one's own by its path."""
-    known = recipes()
+    known = listed_recipes()
     if str(name) in known:
         return tomllib.loads((_folder() / f"{name}.toml").read_text(encoding="utf-8"))
     if not Path(name).is_file() and not str(name).endswith(".toml"):
         close = get_close_matches(str(name), known, n=1)
         hint = f"; perhaps you meant {close[0]}" if close else ""
         raise ValueError(f"recipe must be one of {', '.join(known)}, or a .toml file, got '{name}'{hint}")
-    path = file_at(name)
+    file = file_at(name)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a recipe: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{file} is not a recipe: {' '.join(str(error).split())}") from None
 
 
 def _folder() -> Any:
