@@ -40,7 +40,7 @@ def settings_of(model: dict[str, Any], sequences: int, steps: int, sequence: int
     return RunSettings.of(
         {
             "model": model,
-            "plan": {"lr": 4e-3, "regime": "any", "weight_decay": 0.1},
+            "plan": {"lr": 4e-3, "regime": "III", "weight_decay": 0.1},
             "data": {"sequence": sequence, "passes": 1000},
             "training": {
                 "steps": steps, "tokens_per_step": sequences * sequence, "validate_every": 10**6, "save_every": 10**6,
@@ -61,7 +61,7 @@ def plain_loop(settings: RunSettings, device: torch.device) -> Callable[[], obje
     sequences, training = settings.sequences_per_step, settings.training
     config = GPTConfig(**settings.model, context=settings.data.sequence)
     model = GPT(config).to(device)
-    plan = mssp.plan(config.shape, lr=4e-3, regime="any", weight_decay=0.1)
+    plan = mssp.plan(config.shape, lr=4e-3, regime="III", weight_decay=0.1)
     mssp.initialize(model, plan)
     optimizer = torch.optim.AdamW(mssp.param_groups(model, plan), fused=True)
     order = TokenOrder(python_tokens(), "train", sequence=settings.data.sequence, passes=settings.data.passes)
@@ -81,7 +81,7 @@ def plain_loop(settings: RunSettings, device: torch.device) -> Callable[[], obje
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         state["step"] += 1
-        return float(loss)  # every loop prints it
+        return float(loss.detach())  # every loop prints it
 
     return step
 
