@@ -245,9 +245,10 @@ class Training:
             with accumulating(self.model.module, more=first + at_once < share):
                 for name, part in self._backward(batch[first : first + at_once]).items():
                     parts[name] = parts[name] + part if name in parts else part
-        numbers = self._numbers(parts)
+        norm_tensor = self._update()
+        # Read once, when all work of the step is queued: a GPU is waited for here alone.
+        numbers, norm = self._numbers(parts), float(norm_tensor)
         self._refuse_nan(numbers)
-        norm = self._update()
         self.step += 1
         self._clipped += training.clip is not None and norm > training.clip
         lrs = {group["name"]: float(group["lr"]) for group in self.optimizer.param_groups}
@@ -263,11 +264,11 @@ class Training:
         loss.backward()
         return {**parts, "loss": loss.detach()}
 
-    def _update(self) -> float:
+    def _update(self) -> Tensor:
         """Clip the gradients, set the learning rates of this step, and take it."""
         training = self.settings.training
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        norm = float(clip_(parameters, math.inf if training.clip is None else training.clip))
+        norm = clip_(parameters, math.inf if training.clip is None else training.clip)
         factor = lr_factor(
             self.step,
             training.steps,
