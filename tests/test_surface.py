@@ -197,9 +197,10 @@ def test_a_document_has_these_keys(name: str) -> None:
 
 def test_schemas_list_the_same_keys() -> None:
     # A plan for a growth that is none of the paper's has κ, one says if gates sum to one, one over configs has sides
-    # and says, where K grows, what becomes of a load-balancing loss.
+    # and says, where K grows, what becomes of a load-balancing loss. Options and parts are there where they are used.
     assert schema_keys("planning/plan.schema.json") == {
-        *PLAN[""].split(), "kappa", "gates_sum_to_one", "sides", "load_balance",
+        *PLAN[""].split(), "kappa", "gates_sum_to_one", "sides", "load_balance", "parts",
+        "decay_by_multiplier", "decay_gains", "eps_rule", "residual_rule",
     }  # fmt: skip
     # A check over depths has these instead of widths, and one with --numerics says more.
     assert schema_keys("coordcheck/check.schema.json") == {*CHECK[""].split(), "depths", "numerics"}

@@ -100,7 +100,7 @@ def test_golden_plans_stay_as_they_are(name: str) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"version": 4}, "the plan file has version 4, this mssp reads up to 3: upgrade mssp"),
+        ({"version": 5}, "the plan file has version 5, this mssp reads up to 4: upgrade mssp"),
         ({"version": 2}, "version is 2, its settings are of version 1"),
         ({"version": "one"}, "version must be a positive whole number, got 'one'"),
         ({"lr": 5e-3}, "its hash is"),

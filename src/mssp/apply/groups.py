@@ -28,14 +28,16 @@ _RATIO_TOLERANCE = 1e-6
 def param_groups(model: nn.Module, plan: Plan, claims: Claims | None = None) -> list[dict[str, Any]]:
     """Parameter groups for ``torch.optim``: ``torch.optim.AdamW(mssp.param_groups(model, plan))``.
 
-    Parameters with equal values share a group. ``lr`` starts at ``initial_lr``; a loop that sets learning rates itself
-    multiplies ``initial_lr`` by its schedule's factor. ``lr_scale`` is the scale ratio, ``lr_mult`` what was tuned.
+    Parameters with equal values share a group, and each part of ``hidden`` that the plan names has groups of its own.
+    ``lr`` starts at ``initial_lr``; a loop that sets learning rates itself multiplies ``initial_lr`` by its schedule's
+    factor. ``lr_scale`` is the scale ratio, ``lr_mult`` what was tuned.
     """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for info, parameter, values in planned_parameters(model, plan, claims):
-        key = (info.role, *(_rounded(x) for x in (values.lr, values.eps, values.weight_decay, values.grad_scale)))
+        numbers = (values.lr, values.eps, values.weight_decay, values.grad_scale)
+        key = (info.role, values.part, *map(_rounded, numbers))
         fans = {"fans": (info.fan_in, info.fan_out)}
-        group = groups.setdefault(key, {"params": [], **group_settings(plan, info.role, values), **fans})
+        group = groups.setdefault(key, {"params": [], **group_settings(plan, values), **fans})
         group["params"].append(parameter)
     _name_apart(list(groups.values()))
     return list(groups.values())
@@ -130,17 +132,17 @@ def _scale_before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict
             torch._foreach_mul_(gradients, group["grad_scale"])
 
 
-def group_settings(plan: Plan, role: str, values: Values) -> dict[str, Any]:
+def group_settings(plan: Plan, values: Values) -> dict[str, Any]:
     """The settings of a group of the optimizer: everything but its parameters."""
     settings = {
         "lr": values.lr,
         "initial_lr": values.lr,
         "lr_scale": values.lr_scale,
-        "lr_mult": plan.lr_mult.get(role, 1.0),
+        "lr_mult": values.lr_mult,
         "eps": values.eps,
         "grad_scale": values.grad_scale,
         "weight_decay": values.weight_decay,
-        "name": role,
+        "name": values.role if values.part is None else f"{values.role} {values.part}",
     }
     return settings if plan.recipe.betas is None else {**settings, "betas": plan.recipe.betas}
 

@@ -18,7 +18,7 @@ from mssp.apply.description import Claims, name_cleaner, planned_multipliers, pl
 from mssp.apply.protocols import Draws, HasOwnValues, KeepsPlan
 from mssp.apply.random_numbers import BLOCK, normals, threads
 from mssp.apply.sharding import is_sharded
-from mssp.apply.verification import GATE_KINDS, check_precision, check_routing
+from mssp.apply.verification import GATE_KINDS, check_parts, check_precision, check_routing
 from mssp.planning.parameter import OWN
 from mssp.planning.rules import BIASES, GAINS
 
@@ -59,6 +59,7 @@ def initialize(
         raise ValueError(f"seed must be a whole number, got {seed!r}")
     described = planned_parameters(model, plan, claims)
     check_routing(plan, model, [info for info, _, _ in described], gate)
+    check_parts(plan, [info for info, _, _ in described])
     check_precision(plan, described)
     multipliers = list(planned_multipliers(model, plan))
     with_own_values = [module for module in model.modules() if isinstance(module, HasOwnValues)]

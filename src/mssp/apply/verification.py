@@ -53,7 +53,7 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
         if id(parameter) not in group_of:
             raise ValueError(f"{info.name} is in no group of the optimizer")
         group = group_of[id(parameter)]
-        planned = group_settings(plan, info.role, values)
+        planned = group_settings(plan, values)
         del planned["name"], planned["lr"]  # a schedule moves the lr
         for key, number in planned.items():
             # OneCycleLR starts below the planned rate, which it keeps as its maximum.
@@ -70,6 +70,7 @@ def verify(model: nn.Module, optimizer: Optimizer, plan: Plan, claims: Claims | 
             module.check_own_values()
     check_schedule(optimizer, plan)
     check_precision(plan, described)
+    check_parts(plan, [info for info, _, _ in described])
     _warn_of_small_spread(plan, described)
 
 
@@ -141,6 +142,16 @@ def _warn_of_tied_readout(plan: Plan, name: str, scaled: bool) -> None:
     if plan.base is not None and not {"embedding", ALL} & set(plan.init_std):
         # With a base the factor is relative to what was tuned there, which a std of 1 was not.
         _warn(f"{tied} and starts with a std of 1, so that logits start at the order of √N: say init_std of embedding")
+
+
+def check_parts(plan: Plan, infos: Sequence[ParamInfo]) -> None:
+    """Warn of parts of hidden that the plan names and that no parameter of the model is described as."""
+    missing = [part for part in plan.parts if all(info.part != part for info in infos)]
+    if missing:
+        _warn(
+            f"the plan's numbers of {', '.join(missing)} have no effect: no hidden matrix of the model is described as "
+            f"{'that part' if len(missing) == 1 else 'one of these parts'} (ParamInfo's part)"
+        )
 
 
 def check_precision(plan: Plan, described: Sequence[tuple[ParamInfo, Tensor, Values]]) -> None:

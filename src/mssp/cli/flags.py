@@ -26,7 +26,7 @@ from mssp.hosts import HOSTS
 from mssp.hosts.olmo_core import QK_NORMS
 from mssp.ladders.tuned import data_with_tuned_multipliers
 from mssp.planning import setting
-from mssp.planning.arguments import ALL
+from mssp.planning.arguments import ALL, EPS_RULES, RESIDUAL_RULES
 from mssp.planning.explanation import REASONS
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import BETAS
@@ -222,6 +222,7 @@ _scheme, _optimizer, _readout = one_of(SCHEMES), one_of(OPTIMIZERS), one_of(READ
 _data = Constraint(dataset_maker.what, lambda value: (dataset_maker.take(_in_utf8(value)), str(value))[1])
 _metric = one_of(metrics.METRICS)
 _tokenizer = Constraint(f"{', '.join(TOKENIZERS)} or a tokenizer.json that is there", _tokenizer_name)
+_eps_rule, _residual_rule = one_of(EPS_RULES), one_of(RESIDUAL_RULES)
 _builder = Constraint("a file or a module and a function in it, as model.py:build", _file_and_function)
 _text = Constraint("a text", lambda value: _in_utf8(_constraints.kind_of(str).take(value)))
 
@@ -282,6 +283,8 @@ MaybeOptimizer = Annotated[setting.Optimizer | None, _NAME, _optimizer, _QUIET]
 Optimizers = Annotated[tuple[setting.Optimizer, ...], _NAMES, several(_optimizer, least=1), _QUIET]
 Readout = Annotated[str, _NAME, _readout, _QUIET]
 MaybeReadout = Annotated[str | None, _NAME, _readout, _QUIET]
+MaybeEpsRule = Annotated[str | None, _NAME, _eps_rule, _QUIET]
+MaybeResidualRule = Annotated[str | None, _NAME, _residual_rule, _QUIET]
 
 ByRole = Annotated[Mapping[str, float], _repeated_words("X|ROLE=X"), _by_role, _QUIET]
 ByRoleOnly = Annotated[Mapping[str, float], _repeated_words("ROLE=X"), _by_role_only, _QUIET]

@@ -91,6 +91,14 @@ class PlanCommand:
     """the paper's table without our corrections (docs/errata.md)"""
     grad_scale: flags.Switch = False
     """scale gradients instead of eps: the same to Adam, without tiny numbers"""
+    decay_by_multiplier: flags.Switch = False
+    """divide weight decay by --lr-mult too"""
+    decay_gains: flags.Switch = False
+    """give gains and biases weight decay too"""
+    eps_rule: flags.MaybeEpsRule = None
+    """relative (eps as tuned at the base, the default), absolute (as at width 1) or global (one eps for all)"""
+    residual_rule: flags.MaybeResidualRule = None
+    """the factor of residual branches: depth (1/L, the default) or one (1 at every depth)"""
     gates_sum_to_one: flags.Switch = False
     """the gates of the chosen experts are shares of one; a --target-config says it by itself"""
     extend: flags.MaybePlan = None
@@ -173,7 +181,10 @@ class PlanCommand:
     def _planned(self, read: Reader) -> Plan:
         if self.lr is None:
             raise ValueError("--lr is missing: say the learning rate tuned at the base")
-        names = ("scheme", "optimizer", "regime", "eps", "weight_decay", "readout", "aggregation_mult")
+        names = (
+            "scheme", "optimizer", "regime", "eps", "weight_decay", "readout", "aggregation_mult", "eps_rule",
+            "residual_rule",
+        )  # fmt: skip
         settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         target_plan = plan(
             self._target(read),
@@ -181,6 +192,8 @@ class PlanCommand:
             lr=self.lr,
             as_printed=self.as_printed,
             grad_scale=self.grad_scale,
+            decay_by_multiplier=self.decay_by_multiplier,
+            decay_gains=self.decay_gains,
             gates_sum_to_one=self.gates_sum_to_one or self._config_says_shares(read),
             lr_mult=self.lr_mult,
             init_mult=self.init_mult,

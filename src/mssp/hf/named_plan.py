@@ -183,4 +183,5 @@ def _initial_std(parameter: NamedParameters) -> str:
 
 def _note(parameter: NamedParameters) -> str:
     tied = ["also the readout"] if parameter.info.tied_readout else []
-    return ", ".join(notes(parameter.values, *tied))
+    part = [parameter.values.part] if parameter.values.part else []
+    return ", ".join(notes(parameter.values, *part, *tied))

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -50,7 +50,8 @@ class Names:
         last_matrices: the last matrix of attention, of a dense layer or of an expert: the output is linear in it.
         head_sizes: attributes of attention modules that hold the size of a head.
         norms_of_queries_and_keys: pairs of the norms of queries and of keys, which are over all heads or over one.
-        parameters: the descriptions of a block's parameters, by the pattern of their names inside the block.
+        parameters: the descriptions of a block's parameters, by the pattern of their names inside the block. Matrices
+            of attention and of dense layers say which part of ``hidden`` they are.
         parameters_outside: those of parameters outside of blocks.
         containers: modules of a block that only hold other modules, which count as the block's own. So do lists.
         inside: modules of a block that do not write to the stream: others take in what they put out.
@@ -95,6 +96,11 @@ class Names:
 
 
 _LINEAR = ParamInfo("hidden", layout="out in")
+# The matrices of attention and of dense layers that multipliers of a plan may name. Those of linear attention under
+# names of its own, of state spaces and of gates are none of these.
+_ATTENTION_IN, _ATTENTION_OUT = replace(_LINEAR, part="attention_in"), replace(_LINEAR, part="attention_out")
+_FFN_IN, _FFN_OUT = replace(_LINEAR, part="ffn_in"), replace(_LINEAR, part="ffn_out")
+_GATE_AND_UP = replace(_FFN_IN, layout="(2 out) in")
 _BIAS = ParamInfo("bias")
 _GAIN = ParamInfo("norm")
 # A gain on a head or on a low rank. If its size grows, it is planned as a "norm".
@@ -126,19 +132,22 @@ _USUAL = Names(
     norms_of_queries_and_keys=(("q_norm", "k_norm"), ("query_layernorm", "key_layernorm")),
     parameters={
         # Attention, with few or many key heads; the gates of its output; low ranks (MLA).
-        rf"{_ATTENTION}\.[qkvog]_proj\.weight": _LINEAR,
+        rf"{_ATTENTION}\.[qkv]_proj\.weight": _ATTENTION_IN,
+        rf"{_ATTENTION}\.o_proj\.weight": _ATTENTION_OUT,
+        rf"{_ATTENTION}\.g_proj\.weight": _LINEAR,
         rf"{_ATTENTION}\.[qkvo]_proj\.bias": _BIAS,
         rf"{_ATTENTION}\.gate_proj\.weight": _LINEAR,
-        rf"{_ATTENTION}\.(?:q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight": _LINEAR,
+        rf"{_ATTENTION}\.(?:q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight": _ATTENTION_IN,
         rf"{_ATTENTION}\.(?:q_a_proj|kv_a_proj_with_mqa)\.bias": _BIAS,
         rf"{_ATTENTION}\.(?:[qk]_norm|(?:q|k|query|key|q_a|kv_a)_layernorm)\.weight": _SMALL_GAIN,
         # One number for each head, the logit of attending to nothing or that of the head's gate: its gradient is like
         # that of a bias.
         rf"{_ATTENTION}\.(?:sinks|gate_bias)": _BIAS,
         # Dense layers and shared experts.
-        rf"{_FFN}\.(?:gate|up|down)_proj\.weight": _LINEAR,
+        rf"{_FFN}\.(?:gate|up)_proj\.weight": _FFN_IN,
+        rf"{_FFN}\.down_proj\.weight": _FFN_OUT,
         rf"{_FFN}\.(?:gate|up|down)_proj\.bias": _BIAS,
-        rf"{_FFN}\.gate_up_proj\.weight": ParamInfo("hidden", layout="(2 out) in"),
+        rf"{_FFN}\.gate_up_proj\.weight": _GATE_AND_UP,
         rf"{_MOE}\.shared_expert_gate\.weight": ParamInfo("shared_gate", layout="out in"),
         # Routers, and experts that are modules of their own (in memory, or on disk).
         rf"{_MOE}\.(?:gate|router|router\.gate|router\.layer|gate\.wg)\.weight": ParamInfo("router", layout="out in"),
@@ -195,7 +204,8 @@ _STATE_SPACES = Names(
         rf"{_MIXER}\.(?:A_log|D|dt_bias|dt_proj\.bias)": _DECAY,
         rf"{_MIXER}\.norm\.weight": _GAIN,
         rf"{_MIXER}\.(?:dt|b|c)_layernorm\.weight": _SMALL_GAIN,
-        r"mixer\.[qkvo]_proj\.weight": _LINEAR,
+        r"mixer\.[qkv]_proj\.weight": _ATTENTION_IN,
+        r"mixer\.o_proj\.weight": _ATTENTION_OUT,
         r"mixer\.[qkvo]_proj\.bias": _BIAS,
         r"(?:norm|pre_ff_layernorm)\.weight": _GAIN,
     },
@@ -215,7 +225,10 @@ _SHORT_CONVOLUTIONS = Names(
     final_norms=("embedding_norm",),
     last_matrices=("out_proj",),
     parameters={
-        r"(?:conv\.(?:in_proj|out_proj)|self_attn\.out_proj|feed_forward\.w[123])\.weight": _LINEAR,
+        r"conv\.(?:in_proj|out_proj)\.weight": _LINEAR,
+        r"self_attn\.out_proj\.weight": _ATTENTION_OUT,
+        r"feed_forward\.w[13]\.weight": _FFN_IN,
+        r"feed_forward\.w2\.weight": _FFN_OUT,
         r"conv\.(?:in_proj|out_proj|conv)\.bias": _BIAS,
         r"(?:operator|ffn)_norm\.weight": _GAIN,
     },
@@ -242,7 +255,9 @@ _INDEXERS = Names(
 _LIGHTNING_ATTENTION = Names(
     last_matrices=("out_proj",),
     parameters={
-        r"self_attn\.(?:qkv_proj|output_gate|out_proj)\.weight": _LINEAR,
+        r"self_attn\.qkv_proj\.weight": _ATTENTION_IN,
+        r"self_attn\.output_gate\.weight": _LINEAR,
+        r"self_attn\.out_proj\.weight": _ATTENTION_OUT,
         r"self_attn\.norm\.weight": _SMALL_GAIN,
     },
 )
@@ -265,10 +280,11 @@ _SHARED_MLP = Names(
     mlps=("shared_mlp",),
     last_matrices=("output_linear",),
     parameters={
-        r"shared_mlp\.(?:gate|up|down)_proj\.weight": _LINEAR,
+        r"shared_mlp\.(?:gate|up)_proj\.weight": _FFN_IN,
+        r"shared_mlp\.down_proj\.weight": _FFN_OUT,
         r"shared_mlp\.(?:gate|up|down)_proj\.bias": _BIAS,
-        r"shared_mlp\.input_linear\.weight": ParamInfo("hidden", layout="(2 out) in"),
-        r"shared_mlp\.output_linear\.weight": _LINEAR,
+        r"shared_mlp\.input_linear\.weight": _GATE_AND_UP,
+        r"shared_mlp\.output_linear\.weight": _FFN_OUT,
     },
 )
 # Attention and its norms in a module of their own, queries, keys and values in one matrix (DBRX).
@@ -282,7 +298,8 @@ _FUSED_ATTENTION = Names(
     norms_before_mlp=("norm_2",),
     last_matrices=("out_proj",),
     parameters={
-        r"norm_attn_norm\.attn\.(?:Wqkv|out_proj)\.weight": _LINEAR,
+        r"norm_attn_norm\.attn\.Wqkv\.weight": _ATTENTION_IN,
+        r"norm_attn_norm\.attn\.out_proj\.weight": _ATTENTION_OUT,
         r"norm_attn_norm\.norm_[12]\.weight": _GAIN,
         r"ffn\.router\.layer\.weight": ParamInfo("router", layout="out in"),
     },
@@ -306,7 +323,8 @@ _BESIDE_A_DENSE_LAYER = Names(
 _TWICE_IN_A_BLOCK = Names(
     mlps=("mlps",),
     parameters={
-        r"mlps\.\d+\.(?:gate|up|down)_proj\.weight": _LINEAR,
+        r"mlps\.\d+\.(?:gate|up)_proj\.weight": _FFN_IN,
+        r"mlps\.\d+\.down_proj\.weight": _FFN_OUT,
         rf"{_MOE}\.router\.classifier\.weight": ParamInfo("router", layout="out in"),
     },
 )

@@ -34,6 +34,13 @@ LIKE = {
     # torchtitan has one name for the norm of queries and for that of their low rank.
     "query or rank norm": rf"{_ATTENTION}q_(?:norm|layernorm|a_layernorm)\.weight$",
 }
+# The part of hidden that a matrix is, by which multipliers of a plan may name it.
+PARTS = {
+    "query": "attention_in", "key": "attention_in", "value": "attention_in",
+    "query to rank": "attention_in", "query from rank": "attention_in",
+    "key to rank": "attention_in", "key from rank": "attention_in", "attention output": "attention_out",
+    "dense input": "ffn_in", "shared input": "ffn_in", "dense output": "ffn_out", "shared output": "ffn_out",
+}  # fmt: skip
 # The matrix of whose input the side of this name is the size.
 _READS = {
     "attention_width": "attention output", "ffn_width": "dense output", "shared_width": "shared output",

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from mssp._constraints import mapping, positive_int, takes
-from mssp.hosts.planned_sides import planned_side, sides_like
+from mssp.hosts.planned_sides import PARTS, planned_side, sides_like
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.rules import GAINS
 from mssp.planning.sides import Sides
@@ -190,6 +190,11 @@ class Parameter:
         return self.axes.split()[-1] if self.role == "hidden" else "width"
 
     @property
+    def part(self) -> str | None:
+        """The part of ``hidden`` that it is."""
+        return PARTS.get(self.like) if self.role == "hidden" else None
+
+    @property
     def fan_out(self) -> str:
         first = self.axes.split()[0]
         return self.rows if first == "any" else first
@@ -237,7 +242,7 @@ def groups_of(planned: Sequence[PlannedParameter]) -> list[Group]:
     members_of: dict[tuple[object, ...], list[PlannedParameter]] = {}
     for member in planned:
         values = member.values
-        key = (values.role, values.lr, values.eps, values.weight_decay, values.grad_scale)
+        key = (values.role, values.part, values.lr, values.eps, values.weight_decay, values.grad_scale)
         members_of.setdefault(key, []).append(member)
     return [Group(members[0].values, members) for members in members_of.values()]
 
@@ -257,7 +262,7 @@ def _planned_parameter(plan: Plan, parameter: Parameter, sizes: Sizes) -> Planne
     values = _resolved(plan, parameter, Sides(
         fan_in=inputs.target, fan_out=outputs.target, base_fan_in=inputs.base, base_fan_out=outputs.base
     ))  # fmt: skip
-    scales_tuned_std = plan.base is not None and bool({"all", "hidden"} & set(plan.init_std))
+    scales_tuned_std = plan.base is not None and bool({"all", "hidden", parameter.part} & set(plan.init_std))
     if inputs.known or scales_tuned_std:
         return PlannedParameter(parameter, values, "normal", values.init_std, shape)
     # The host knows the size when it builds the model. In every scheme the rule is std = constant x fan_in^-1/2.
@@ -283,7 +288,7 @@ def _from_configs(plan: Plan, parameter: Parameter, shape: tuple[Axis, ...]) -> 
 
 
 def _resolved(plan: Plan, parameter: Parameter, sides: Sides) -> Values:
-    info = ParamInfo("hidden", name=parameter.pattern, **asdict(sides))
+    info = ParamInfo("hidden", name=parameter.pattern, part=parameter.part, **asdict(sides))
     return plan.resolve([info])[parameter.pattern]
 
 

@@ -141,12 +141,14 @@ def _power_note(plan: Plan, which: Literal["aggregation", "residual"]) -> str:
 def numbers_of(plan: Plan, group: Group) -> Numbers:
     """What the optimizer takes for a group. The notes are Powers, which for a hidden matrix are of its own sides."""
     values = group.values
-    rule, tuned_mult = plan.rule(values.role), plan.lr_mult.get(values.role)
-    times_tuned = "" if tuned_mult is None else f", times the tuned {literal(tuned_mult)}"
+    rule = plan.rule(values.role)
+    is_tuned = values.part is not None or values.role in plan.lr_mult
+    times_tuned = f", times the tuned {literal(values.lr_mult)}" if is_tuned else ""
     numbers = {"lr": (literal(values.lr), ascii_power(rule.lr) + times_tuned)}
     if values.eps is not None:
         numbers["eps"] = (literal(values.eps), ascii_power(rule.eps))
-    decay_note = ascii_power(1 / rule.lr) if values.weight_decay else ""
+    over_tuned = f", over the tuned {literal(values.lr_mult)}" if is_tuned and plan.decay_by_multiplier else ""
+    decay_note = ascii_power(1 / rule.lr) + over_tuned if values.weight_decay else ""
     numbers["weight_decay"] = (literal(values.weight_decay), decay_note)
     if plan.recipe.betas is not None:
         numbers["betas"] = (str(plan.recipe.betas), "")
@@ -175,9 +177,10 @@ def ascii_power(factor: Factor | None) -> str:
 
 
 def label_of(group: Group) -> str:
-    """A group in words: its role, and the input sides unless all are the width."""
+    """A group in words: its role, with the part if the plan names it, and the input sides unless all are the width."""
     sides = list(dict.fromkeys(planned.parameter.fan_in for planned in group.members))
-    return group.values.role if sides == ["width"] else f"{group.values.role}, input side {', '.join(sides)}"
+    role = group.values.role if group.values.part is None else f"{group.values.role} {group.values.part}"
+    return role if sides == ["width"] else f"{role}, input side {', '.join(sides)}"
 
 
 def _starts(plan: Plan, planned: Sequence[PlannedParameter], write_pattern: Callable[[str], str]) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from mssp._constraints import between, kind_of, mapping, optional, positive, positive_int, takes, word
 from mssp.ladders.mlp import family
+from mssp.planning.arguments import BY_DEPTH, RELATIVE
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import without_plan_warnings
 from mssp.planning.setting import SGD, SP, Setting
@@ -66,6 +67,9 @@ class Tuned:
             "betas": plan.recipe.betas is not None,
             "as_printed": plan.as_printed,
             "grad_scale": plan.grad_scale,
+            "lr_mult of parts of hidden": bool(plan.parts),
+            "eps_rule": plan.eps_rule != RELATIVE,
+            "residual_rule": plan.residual_rule != BY_DEPTH,
         }
         for name, is_set in unsupported.items():
             if is_set:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mssp._constraints import Constraint, positive
 from mssp.planning.recipe import Recipe
-from mssp.planning.rules import BIASES, GAINS, ROLES
+from mssp.planning.rules import BIASES, GAINS, PARTS, ROLES
 from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 WEIGHT_ROLES = tuple(role for role in ROLES if role not in GAINS | BIASES)
 ALL = "all"  # in init_std and init_mult: every weight matrix
+WITH_LR = (*ROLES, *PARTS)  # what a learning-rate multiplier may name
+WITH_STD = (ALL, *WEIGHT_ROLES, *PARTS)  # what a standard deviation or its multiplier may name
+
+# Where eps is tuned: at the base, as the learning rate is, or at "base width 1"; or one eps for all parameters.
+EPS_RULES = RELATIVE, ABSOLUTE, GLOBAL = ("relative", "absolute", "global")
+# The factor on residual branches: 1/L, or 1 at every depth.
+RESIDUAL_RULES = BY_DEPTH, ALWAYS_ONE = ("depth", "one")
 
 
 def _number_or_roles(argument: Any) -> Any:
@@ -31,7 +38,12 @@ def check(plan: Plan) -> None:
     if plan.weight_decay and not optimizer.decays:
         raise ValueError(f"weight_decay is for adamw, not {optimizer}: set it to 0 or use adamw")
     uses_adam = optimizer.default_eps is not None  # itself, or for the roles that it leaves to its ``rest``
-    adam_settings = {"eps": plan.eps, "grad_scale": plan.grad_scale or None, "betas": plan.recipe.betas}
+    adam_settings = {
+        "eps": plan.eps,
+        "eps_rule": None if plan.eps_rule == RELATIVE else plan.eps_rule,
+        "grad_scale": plan.grad_scale or None,
+        "betas": plan.recipe.betas,
+    }
     for name, value in adam_settings.items():
         if value is not None and not uses_adam:
             raise ValueError(f"{name} is Adam's: leave it out with {optimizer}")
@@ -68,3 +80,18 @@ def by_role(name: str, argument: float | Mapping[str, float] | None, allowed: tu
                 raise ValueError(f"{name} does not apply to {role}: gains start at 1 and biases at 0; {choices}")
             raise ValueError(f"unknown role {role!r} in {name}: {choices}")
     return MappingProxyType({role: positive(f"{name} of {role}", number) for role, number in sorted(entries.items())})
+
+
+def without_effect(plan: Plan) -> list[str]:
+    """The settings of a plan that change none of its numbers, in words."""
+    messages = []
+    for name in ("init_std", "init_mult"):
+        of_roles = [role for role in getattr(plan, name) if role not in (ALL, *PARTS)]
+        ignored = [role for role in of_roles if plan.rule(role).zero]
+        messages += [f"{name} of {role} has no effect: this plan starts it at zero" for role in ignored]
+    for name in ("decay_by_multiplier", "decay_gains"):
+        if getattr(plan, name) and not plan.weight_decay:
+            messages.append(f"{name} has no effect: the plan has no weight decay")
+    if plan.grad_scale and plan.eps_rule == GLOBAL:
+        messages.append("grad_scale has no effect: with eps_rule 'global' there is one eps, and nothing to scale")
+    return messages

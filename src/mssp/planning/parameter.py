@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Literal
 
 from mssp._constraints import Constraint, kind_of, number, one_of, optional, positive_int, switch, takes, whole, word
-from mssp.planning.rules import BIASES, FAN_IN, FAN_OUT, GAINS, ROLES, one
+from mssp.planning.rules import BIASES, FAN_IN, FAN_OUT, GAINS, PARTS, ROLES, one
 from mssp.planning.shape import Shape
 
 _LAYOUT_AXES = re.compile(r"\((\d+) (in|out)\)|\((in|out) (\d+)\)|(in|out|vocab)")
@@ -39,6 +39,7 @@ _START = Constraint(f"a number or {OWN!r}", _start)
     tied_as=word,
     tied_readout=switch,
     start=optional(_START),
+    part=optional(one_of(PARTS)),
     place=word,
 )
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class ParamInfo:
         tied_as: for experts that are parameters of their own, a name they share, under which tied experts are drawn.
         start: the value a gain or bias starts from where that is not 1 or 0 (a norm that multiplies by 1 + its weight
             starts at 0), or ``own``, with which it keeps the value that the model gave it.
+        part: of a hidden matrix, one of ``mssp.planning.rules.PARTS``, by which multipliers of a plan may name it:
+            ``attention_in`` (queries, keys, values), ``attention_out``, ``ffn_in`` (gate and up too), ``ffn_out``.
         experts: how many experts there are, where the size of ``expert_axis`` does not say it: along an axis that the
             layout names too, experts lie one after another; an axis of its own may have slices that no expert uses.
 
@@ -76,6 +79,7 @@ class ParamInfo:
     tied_as: str = ""
     tied_readout: bool = False
     start: float | Literal["own"] | None = None
+    part: str | None = None
     place: str = field(default="", compare=False)  # where it stands, not what it is
 
     def __post_init__(self) -> None:
@@ -83,6 +87,8 @@ class ParamInfo:
             parse_layout(self.layout)
         if self.start is not None and self.role not in GAINS | BIASES:
             raise ValueError(f"start is for gains and biases: a {self.role} starts as its rule says")
+        if self.part is not None and self.role != "hidden":
+            raise ValueError(f"part is for hidden matrices: {self.part} does not go with {self.role}")
 
     def fitted(self, name: str, shape: tuple[int, ...], tied_as: str) -> ParamInfo:
         """This description for the parameter ``name``, with the sizes that its tensor's axes give."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mssp._constraints import shown
 from mssp._documents import one_line, unique
+from mssp.planning.arguments import BY_DEPTH, RELATIVE
 from mssp.planning.recipe import Recipe
 from mssp.planning.setting import ANY, I
 from mssp.planning.shape import Shape
@@ -23,7 +24,7 @@ from mssp.planning.sides import Sides
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan
 
-VERSION = 3
+VERSION = 4
 MISSING = object()
 # Numbers are recomputed on load; another machine's pow() may differ in the last digits.
 _TOLERANCE = 1e-9
@@ -32,8 +33,11 @@ _SETTINGS = (
     "grad_scale", "lr_mult", "init_mult", "init_std", "aggregation_mult", "recipe", "tuned_with",
 )  # fmt: skip
 # Settings that were added later, with their defaults. A file has one only where it differs, so that hashes stay.
-_LATER_SETTINGS: dict[str, Any] = {"rest_lr": None, "gates_sum_to_one": False, "sides": {}}
-_NUMBERS = ("aggregation", "residual", "kappa", "load_balance", "roles", "warnings", "version", "hash")
+_OPTIONS: dict[str, Any] = {
+    "decay_by_multiplier": False, "decay_gains": False, "eps_rule": RELATIVE, "residual_rule": BY_DEPTH,
+}  # fmt: skip
+_LATER_SETTINGS: dict[str, Any] = {"rest_lr": None, "gates_sum_to_one": False, "sides": {}, **_OPTIONS}
+_NUMBERS = ("aggregation", "residual", "kappa", "load_balance", "roles", "parts", "warnings", "version", "hash")
 
 
 def dumps(plan: Plan) -> str:
@@ -43,6 +47,7 @@ def dumps(plan: Plan) -> str:
 def document(plan: Plan) -> dict[str, Any]:
     """The plan as plain data, in the order of the published schema."""
     entries = settings(plan)
+    of_hidden = {part: {**values.json(), "power": _powers(plan, "hidden")} for part, values in plan.parts.items()}
     load_balance = plan.multiplier("load_balance", relative=True)
     return {
         **{name: entries.pop(name) for name in _SETTINGS[:8]},
@@ -52,6 +57,7 @@ def document(plan: Plan) -> dict[str, Any]:
         **({"kappa": plan.growth.kappa} if plan.growth is not None and plan.setting.regime is ANY else {}),
         **({"load_balance": load_balance} if plan.sides and load_balance != 1 else {}),
         "roles": {role: {**values.json(), "power": _powers(plan, role)} for role, values in plan.roles.items()},
+        **({"parts": of_hidden} if of_hidden else {}),
         "warnings": list(plan.warnings),
         "version": _version(plan),
         "hash": plan.hash,
@@ -63,7 +69,10 @@ def _version(plan: Plan) -> int:
 
     Version 2 added growths that are none of the paper's, gates that sum to one, and routers of top-K that start small
     in Regime I, where version 1 started them at zero. Version 3 added the sides of matrices, for plans over configs.
+    Version 4 added the parts of hidden, and the options of decay, of eps and of residual branches.
     """
+    if plan.parts or any(getattr(plan, name) != default for name, default in _OPTIONS.items()):
+        return 4
     if plan.sides:
         return 3
     is_of_one = plan.setting.regime is not ANY and plan.rule("router") == plan.setting.rule("router")

@@ -6,7 +6,8 @@ A base is a small model whose hyperparameters were tuned. The target is the mode
                           tuned value x Power(target)                       without ("base width 1")
 
 This holds for learning rate, eps, aggregation, residual, and for initial weights where a std was tuned (otherwise the
-constant is 1). Weight decay gets the inverse factor of its learning rate.
+constant is 1). Weight decay gets the inverse factor of its learning rate. Options (``decay_by_multiplier``,
+``decay_gains``, ``eps_rule``, ``residual_rule``) change single cells of this, as the paper's authors have them.
 """
 
 from __future__ import annotations
@@ -23,12 +24,23 @@ from typing import Any, Literal
 
 from mssp._constraints import kind_of, mapping, one_of, optional, positive, positive_or_zero, switch, takes
 from mssp.planning import arguments, plan_file, printing, recipe, scope
-from mssp.planning.arguments import ALL, WEIGHT_ROLES
+from mssp.planning.arguments import (
+    ABSOLUTE,
+    ALL,
+    ALWAYS_ONE,
+    BY_DEPTH,
+    EPS_RULES,
+    GLOBAL,
+    RELATIVE,
+    RESIDUAL_RULES,
+    WITH_LR,
+    WITH_STD,
+)
 from mssp.planning.growth import Growth, infer, outside_theory, refuse_unplannable, undecided
 from mssp.planning.parameter import Dims, ParamInfo, check_fits, own_dims, parse_layout, with_fans
 from mssp.planning.power import Factor, Power
 from mssp.planning.recipe import PlanWarning, Recipe, without_plan_warnings
-from mssp.planning.rules import BIASES, GAINS, ROLES, Rule, router_eps_of_shares, router_start
+from mssp.planning.rules import BIASES, GAINS, PARTS, ROLES, Rule, router_eps_of_shares, router_start
 from mssp.planning.setting import (
     ADAMW,
     MSSP,
@@ -61,6 +73,8 @@ class Values:
     zero: bool
     source: str
     matrices: int = 2  # through which an expert's output goes: a gated one has three
+    lr_mult: float = 1.0  # the user's multiplier
+    part: str | None = None  # of a hidden matrix, if the plan names it
 
     def __post_init__(self) -> None:
         for name, number in vars(self).items():
@@ -119,6 +133,10 @@ class Plan:
     rest_lr: float | None = None
     gates_sum_to_one: bool = False
     sides: SidesByPlace = field(default_factory=dict)
+    decay_by_multiplier: bool = False
+    decay_gains: bool = False
+    eps_rule: str = RELATIVE
+    residual_rule: str = BY_DEPTH
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     # -- its setting, in words ---------------------------------------------------------------------------------------
@@ -146,13 +164,15 @@ class Plan:
     # -- the numbers --------------------------------------------------------------------------------------------------
 
     def rule(self, role: str) -> Rule:
-        """The rule of one role, with this plan's choice of readout, and what follows from its shapes and gates."""
+        """The rule of one role, with this plan's choices, and what follows from its shapes and gates."""
         rule = self.setting.rule(role)
         if role == "router" and rule.zero and self.target.active < self.target.experts:
             rule = replace(rule, init_std=router_start, source="derived")  # top-K of zeros would choose at random
         if role == "router" and rule.eps is not None and self.gates_sum_to_one and self._experts_start_alike:
             rule = replace(rule, eps=router_eps_of_shares, source="derived")
-        return rule
+        if self.eps_rule == GLOBAL and rule.eps is not None:
+            rule = replace(rule, eps=Power())
+        return rule.without_depth() if self.residual_rule == ALWAYS_ONE else rule
 
     @property
     def _experts_start_alike(self) -> bool:
@@ -172,31 +192,42 @@ class Plan:
     @cached_property
     def roles(self) -> Mapping[str, Values]:
         """The numbers of every role, for matrices with the sides that the role has in this model."""
-        values = {}
-        for role in ROLES:
-            target = with_fans(role, self.target)
-            values[role] = self._values(self.rule(role), target, with_fans(role, self.base) if self.base else None)
-        return MappingProxyType(values)
+        return MappingProxyType({role: self._values_of_role(role) for role in ROLES})
 
-    def _values(self, rule: Rule, target: Dims, base: Dims | None) -> Values:
+    @cached_property
+    def parts(self) -> Mapping[str, Values]:
+        """The numbers of the parts of ``hidden`` that this plan's multipliers and standard deviations name."""
+        named = {*self.lr_mult, *self.init_mult, *self.init_std}
+        return MappingProxyType({part: self._values_of_role("hidden", part) for part in PARTS if part in named})
+
+    def _values_of_role(self, role: str, part: str | None = None) -> Values:
+        base = with_fans(role, self.base) if self.base else None
+        return self._values(self.rule(role), with_fans(role, self.target), base, part)
+
+    def _values(self, rule: Rule, target: Dims, base: Dims | None, part: str | None = None) -> Values:
         def scale(factor: Factor) -> float:
             return factor.value(target) if base is None else factor.ratio(target, base)
 
         lr_scale = scale(rule.lr)
-        eps_scale = 1.0 if rule.eps is None else scale(rule.eps)
+        is_absolute = self.eps_rule == ABSOLUTE
+        eps_scale = 1.0 if rule.eps is None else rule.eps.value(target) if is_absolute else scale(rule.eps)
         eps = None if rule.eps is None or self.eps is None else self.eps * (1.0 if self.grad_scale else eps_scale)
-        decays = rule.role not in GAINS | BIASES
+        lr_mult = math.prod(self.lr_mult.get(name, 1.0) for name in (rule.role, part) if name)
+        decay_scale = lr_scale * (lr_mult if self.decay_by_multiplier else 1.0)
+        decays = self.decay_gains or rule.role not in GAINS | BIASES
         return Values(
             role=rule.role,
-            init_std=self._init_std(rule, target, base),
-            lr=self.tuned_lr(rule.role) * self.lr_mult.get(rule.role, 1.0) * lr_scale,
+            init_std=self._init_std(rule, target, base, part),
+            lr=self.tuned_lr(rule.role) * lr_mult * lr_scale,
             lr_scale=lr_scale,
             eps=eps,
             grad_scale=1 / eps_scale if self.grad_scale else 1.0,
-            weight_decay=self.weight_decay / lr_scale if decays else 0.0,
+            weight_decay=self.weight_decay / decay_scale if decays else 0.0,
             shared=self._shared(rule),
             zero=rule.zero,
             source=rule.source,
+            lr_mult=lr_mult,
+            part=part,
         )
 
     def tuned_lr(self, role: str) -> float:
@@ -205,13 +236,14 @@ class Plan:
             return self.lr
         return self.rest_lr
 
-    def _init_std(self, rule: Rule, target: Dims, base: Dims | None) -> float:
+    def _init_std(self, rule: Rule, target: Dims, base: Dims | None, part: str | None) -> float:
         if rule.init_std is None:
             return 0.0
         if rule.role in GAINS:  # the value they start from, to which no multiplier applies
             return rule.init_std.value(target)
-        multiplier = self.init_mult.get(ALL, 1.0) * self.init_mult.get(rule.role, 1.0)
-        tuned = self.init_std.get(rule.role, self.init_std.get(ALL))
+        names = [name for name in (part, rule.role, ALL) if name]  # multipliers are multiplied, one std is taken
+        multiplier = math.prod(self.init_mult.get(name, 1.0) for name in reversed(names))
+        tuned = next((self.init_std[name] for name in names if name in self.init_std), None)
         if tuned is not None and base is not None:
             return tuned * multiplier * rule.init_std.ratio(target, base)
         return (tuned or 1.0) * multiplier * rule.init_std.value(target, base)
@@ -239,7 +271,7 @@ class Plan:
     def _own_values(self, info: ParamInfo) -> Values:
         rule = self.rule(info.role)
         target, base, grows_as_role = own_dims(info, self.target, self.base, rule.symbols)
-        values = self._values(rule, target, base)
+        values = self._values(rule, target, base, info.part if info.part in self.parts else None)
         return values if grows_as_role else replace(values, source="derived")
 
     @property
@@ -263,7 +295,8 @@ class Plan:
         """
         if which not in _FORWARD:
             raise ValueError(f"unknown multiplier {which!r}: use one of {', '.join(_FORWARD)}")
-        power = _FORWARD[which] if self.setting.scheme.averages else Power()
+        is_one = which == "residual" and self.residual_rule == ALWAYS_ONE
+        power = _FORWARD[which] if self.setting.scheme.averages and not is_one else Power()
         factor = self.aggregation_mult if which == "aggregation" else 1.0
         if relative and self.base:
             return factor * power.ratio(self.target.dims, self.base.dims)
@@ -299,8 +332,8 @@ class Plan:
         return replace(
             self,
             lr=positive("lr", lr),
-            lr_mult=arguments.by_role("lr_mult", lr_mult, ROLES),
-            init_mult=arguments.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
+            lr_mult=arguments.by_role("lr_mult", lr_mult, WITH_LR),
+            init_mult=arguments.by_role("init_mult", init_mult, WITH_STD),
             aggregation_mult=positive("aggregation_mult", aggregation_mult),
         )
 
@@ -360,6 +393,10 @@ class Plan:
     rest_lr=optional(positive),
     gates_sum_to_one=switch,
     sides=optional(mapping),
+    decay_by_multiplier=switch,
+    decay_gains=switch,
+    eps_rule=one_of(EPS_RULES),
+    residual_rule=one_of(RESIDUAL_RULES),
     scheme=SCHEME,
     optimizer=OPTIMIZER,
     regime=optional(REGIME),
@@ -387,6 +424,10 @@ def plan(
     rest_lr: float | None = None,
     gates_sum_to_one: bool = False,
     sides: SidesByPlace | None = None,
+    decay_by_multiplier: bool = False,
+    decay_gains: bool = False,
+    eps_rule: str = RELATIVE,
+    residual_rule: str = BY_DEPTH,
 ) -> Plan:
     """Carry hyperparameters tuned at ``base`` to ``target``.
 
@@ -403,15 +444,22 @@ def plan(
         readout: ``zero``, ``mup`` (std 1/N) or ``scheme`` (the scheme's own).
         as_printed: the paper's table without our corrections (docs/errata.md).
         grad_scale: keep eps and scale gradients instead: the same to Adam, with far more room (docs/faithfulness.md).
-        lr_mult: tuned learning-rate multipliers by role.
+        lr_mult: tuned learning-rate multipliers by role. Here and below, parts of ``hidden`` (``attention_in``,
+            ``attention_out``, ``ffn_in``, ``ffn_out``) may be named too. Their multipliers multiply that of ``hidden``.
         init_mult: tuned init multipliers: a number, or by role with ``all`` for every weight.
         init_std: standard deviations tuned at the base: a number, or by role with ``all``. Otherwise the constant is 1.
+            That of a part is taken before that of ``hidden``.
         aggregation_mult: a tuned factor on the aggregation multiplier.
         recipe, tuned_with: batch, steps, warmup and betas at the target and at the base, to be warned of changes.
         rest_lr: for an optimizer that leaves some roles to another one: the learning rate tuned for those.
         gates_sum_to_one: the gates of the chosen experts are shares of one (softmax, renormalised), which matters to
             the router's eps where experts start alike.
         sides: the sides of the model's matrices by place, which :func:`mssp.hf.plan` reads off two configs.
+        decay_by_multiplier: divide the weight decay by ``lr_mult`` too, so that lr times decay is one for all roles.
+        decay_gains: give gains and biases weight decay too.
+        eps_rule: ``relative``, eps as tuned at the base; ``absolute``, eps as it would be at width 1, while lr is
+            relative to the base; or ``global``, one eps for all.
+        residual_rule: ``depth``, residual branches are multiplied by 1/L; or ``one``, by 1, and no number follows L.
     """
     setting, unsaid = Setting.of(scheme, regime, optimizer, readout, as_printed), list[str]()
     target, base = arguments.shapes(target, base)
@@ -424,15 +472,19 @@ def plan(
         eps=setting.optimizer.default_eps if eps is None else eps,
         weight_decay=weight_decay,
         grad_scale=grad_scale,
-        lr_mult=arguments.by_role("lr_mult", lr_mult, ROLES),
-        init_mult=arguments.by_role("init_mult", init_mult, (ALL, *WEIGHT_ROLES)),
-        init_std=arguments.by_role("init_std", init_std, (ALL, *WEIGHT_ROLES)),
+        lr_mult=arguments.by_role("lr_mult", lr_mult, WITH_LR),
+        init_mult=arguments.by_role("init_mult", init_mult, WITH_STD),
+        init_std=arguments.by_role("init_std", init_std, WITH_STD),
         aggregation_mult=aggregation_mult,
         recipe=recipe,
         tuned_with=tuned_with,
         rest_lr=rest_lr,
         gates_sum_to_one=gates_sum_to_one,
         sides=taken(sides),
+        decay_by_multiplier=decay_by_multiplier,
+        decay_gains=decay_gains,
+        eps_rule=eps_rule,
+        residual_rule=residual_rule,
     )
     arguments.check(unchecked)
     if setting.regime is None and not setting.scheme.regime_free:
@@ -445,11 +497,14 @@ def _warned(plan: Plan, unsaid: list[str]) -> Plan:
     """The plan with its warnings, which are also raised as Python warnings."""
     messages = unsaid + outside_theory(plan.base, plan.target, plan.setting.regime)
     messages += recipe.changes(plan.tuned_with, plan.recipe)
-    for name in ("init_std", "init_mult"):
-        ignored = [role for role in getattr(plan, name) if role != ALL and plan.rule(role).zero]
-        messages += [f"{name} of {role} has no effect: this plan starts it at zero" for role in ignored]
+    messages += arguments.without_effect(plan)
+    if plan.residual_rule == ALWAYS_ONE and plan.base is not None and plan.base.depth != plan.target.depth:
+        messages.append(
+            f"the depth changes from {plan.base.depth} to {plan.target.depth}, and with residual_rule 'one' no number "
+            "follows it: the paper's factor of residual branches is 1/L"
+        )
     plan = replace(plan, warnings=tuple(messages))
-    assert plan.roles  # numbers beyond floating point are refused now, not when they are used
+    assert {**plan.roles, **plan.parts}  # numbers beyond floating point are refused now, not when they are used
     for message in messages:
         warnings.warn(message, PlanWarning, stacklevel=4)
     return plan
@@ -457,7 +512,7 @@ def _warned(plan: Plan, unsaid: list[str]) -> Plan:
 
 def _sides(info: ParamInfo) -> tuple[Any, ...]:
     """Everything in a description on which the numbers of a parameter depend."""
-    return info.role, info.experts, info.fan_in, info.fan_out, info.base_fan_in, info.base_fan_out
+    return info.role, info.part, info.experts, info.fan_in, info.fan_out, info.base_fan_in, info.base_fan_out
 
 
 def _matrices_of_experts(infos: Iterable[ParamInfo]) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mssp._tables import align, markdown_table, number
+from mssp.planning.arguments import ABSOLUTE, ALWAYS_ONE, GLOBAL
 from mssp.planning.plan_file import MISSING, differences, document
 from mssp.planning.power import Factor
 from mssp.planning.rules import BIASES, GAINS, Rule
@@ -41,9 +42,23 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     return [
         *((name, "  ".join(f"{s} {shape.dims[s]:.0f}" for s in symbols)) for name, shape in sizes if shape is not None),
         ("tuned", ", ".join(tuned)),
+        *([("options", "; ".join(options))] if (options := _options(plan)) else []),
         ("forward", _forward(plan) + (f"; relative to the base: {_forward(plan, relative=True)}" if plan.base else "")),
         *plan.scope,
     ]
+
+
+def _options(plan: Plan) -> list[str]:
+    """What the plan has in place of a default, in words."""
+    said = {
+        "weight decay over lr_mult too": plan.decay_by_multiplier,
+        "gains and biases decay": plan.decay_gains,
+        "eps is absolute, not relative to the base": plan.eps_rule == ABSOLUTE,
+        "one eps for all": plan.eps_rule == GLOBAL,
+        "residual branches × 1 at every depth": plan.residual_rule == ALWAYS_ONE,
+        f"{', '.join(plan.parts)}: parts of hidden, whose multipliers multiply its own": bool(plan.parts),
+    }
+    return [words for words, is_so in said.items() if is_so]
 
 
 def _forward(plan: Plan, relative: bool = False) -> str:
@@ -65,17 +80,24 @@ def columns(plan: Plan) -> list[str]:
 
 def rows(plan: Plan) -> Iterator[list[str]]:
     """One row per role: each number with the Power behind it."""
-    for role, values in plan.roles.items():
+    for role, values in _with_parts(plan):
         if role in _ROLES_OF_EXPERTS and _without_experts(plan):
             continue
-        rule = plan.rule(role)
+        rule, of_hidden = plan.rule(values.role), ["part of hidden"] if values.part else []
         init = "0" if rule.init_std is None else _cell(rule, values.init_std, rule.init_std)
         cells = {"role": role, "init std": "1" if role in GAINS else init, "lr": _cell(rule, values.lr, rule.lr)}
         if values.eps is not None and rule.eps is not None:  # an optimizer without eps may move this role
             cells["eps"] = number(values.eps) if plan.grad_scale else _cell(rule, values.eps, rule.eps)
             cells["grad scale"] = _cell(rule, values.grad_scale, 1 / rule.eps)
-        cells |= {"wd": number(values.weight_decay), "note": ", ".join(notes(values))}
+        cells |= {"wd": number(values.weight_decay), "note": ", ".join(notes(values, *of_hidden))}
         yield [cells.get(name, "") for name in columns(plan)]
+
+
+def _with_parts(plan: Plan) -> Iterator[tuple[str, Values]]:
+    """The numbers of every role, and after ``hidden`` those of its parts that the plan names."""
+    for role, values in plan.roles.items():
+        yield role, values
+        yield from plan.parts.items() if role == "hidden" else ()
 
 
 def notes(values: Values, *also: str) -> list[str]:

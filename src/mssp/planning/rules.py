@@ -24,6 +24,8 @@ ROLES = (
     "embedding", "norm", "qk_norm", "hidden", "bias", "router", "router_bias", "expert_in", "expert_in_bias",
     "expert_out", "expert_out_bias", "shared_gate", "final_norm", "readout",
 )  # fmt: skip
+# Parts of what is "hidden" follow its rule. Tuned multipliers and standard deviations may name them.
+PARTS = ("attention_in", "attention_out", "ffn_in", "ffn_out")
 GAINS = frozenset({"norm", "qk_norm", "final_norm"})
 BIASES = frozenset({"bias", "router_bias", "expert_in_bias", "expert_out_bias"})
 OUTSIDE_BLOCKS = frozenset({"embedding", "final_norm", "readout"})
@@ -322,6 +324,12 @@ class Rule:
         """The symbols of all dimensions that occur in this rule."""
         factors = (self.init_std, self.lr, self.eps)
         return frozenset().union(*(factor.symbols for factor in factors if factor is not None))
+
+    def without_depth(self) -> Rule:
+        """This rule where residual branches have the factor 1: with 1/L their gradients would fall with depth."""
+        of_any_depth = {"L": one}
+        eps = None if self.eps is None else self.eps.substitute(of_any_depth)
+        return replace(self, lr=self.lr.substitute(of_any_depth), eps=eps)
 
     def in_model_symbols(self, factor: Factor) -> Factor:
         """A factor of this rule with ``fan_in`` and ``fan_out`` written in the model's symbols."""

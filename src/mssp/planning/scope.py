@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from mssp._tables import number
+from mssp.planning.arguments import BY_DEPTH
 from mssp.planning.growth import Growth
 from mssp.planning.setting import ANY, I
 
@@ -42,7 +43,8 @@ def routes_from_small_start(plan: Plan) -> bool:
 def _of_growth(plan: Plan, growth: Growth) -> list[tuple[str, str]]:
     regime, scheme = plan.setting.regime, plan.setting.scheme
     if growth.target.is_dense:
-        return [("growth", f"{growth}; a dense model: μP over width, 1/L over depth")]
+        over_depth = ", 1/L over depth" if plan.residual_rule == BY_DEPTH else ""
+        return [("growth", f"{growth}; a dense model: μP over width{over_depth}")]
     kappa = f"κ = k n_e / n = {number(growth.kappa)}"
     if regime is not ANY:
         return [("growth", f"{growth}; {kappa}" + (f"; Regime {regime} of the paper" if regime is not None else ""))]
