@@ -39,7 +39,7 @@ def test_a_file_has_a_group_for_each_part(host: str) -> None:
         if "rank" in label:  # matrices behind a low rank, which does not grow
             continue
         entries = dict(re.findall(r'(lr|max_lr|lr_scale|eps|weight_decay)"?[=:] ?([\d.e-]+)', body))
-        lr = 4e-3 * float(entries["lr_scale"]) if host == "nanogpt" else float(entries.get("max_lr", entries["lr"]))
+        lr = 4e-3 * float(entries["lr_scale"]) if host == "nanogpt" else float(entries.get("lr") or entries["max_lr"])
         found[label.partition(",")[0]] = round(lr, 9), float(entries["weight_decay"])
         assert float(entries["eps"]) == 1e-8
         if label.startswith("hidden attention_in"):
