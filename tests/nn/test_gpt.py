@@ -14,7 +14,9 @@ from torch import Tensor
 
 import mssp
 from mssp.nn import GPT, GPTConfig, MoE
+from mssp.nn.generation import KeysAndValues
 from mssp.nn.gpt import FeedForward, GPTOutput, rotated, rotations
+from mssp.nn.router import route
 
 CONFIG = GPTConfig(width=32, expert_width=16, experts=4, active=2, depth=2, vocabulary=50, context=16, head=16)
 SOFT = replace(CONFIG, active=4)
@@ -242,6 +244,81 @@ def test_generation() -> None:
     likely = net(start).logits[:, -1].topk(3).indices
     sampled = net.generate(start.repeat(50, 1), 1, top_k=3)[:, -1].view(50, 3)
     assert all(set(sampled[:, i].tolist()) <= set(likely[i].tolist()) for i in range(3))
+
+
+def uncached(net: Any, tokens: Tensor, length: int) -> Tensor:
+    """What ``generate`` gives at temperature 0, with a pass over all that fits into the context for each token."""
+    for _ in range(length):
+        likeliest = net(tokens[:, -net.config.context :]).logits[:, -1].argmax(-1, keepdim=True)
+        tokens = torch.cat([tokens, likeliest], dim=1)
+    return tokens
+
+
+@pytest.mark.parametrize("change", [{}, {"gated": True, "gate": "softmax", "tied": True}, {"qk_gains": False}, SOFT])
+def test_what_is_kept_of_earlier_tokens_changes_nothing(change: Any) -> None:
+    net = model(change if isinstance(change, GPTConfig) else replace(CONFIG, **change))
+    assert torch.equal(net.generate(TOKENS[:, :4], 20, temperature=0), uncached(net, TOKENS[:, :4], 20))
+    kept = [KeysAndValues(room=12) for _ in range(2)]
+    parts = [net._features(part, kept)[0] for part in (TOKENS[:, :5], *TOKENS[:, 5:].split(1, dim=1))]
+    logits = net._logits(torch.cat(parts, dim=1))
+    torch.testing.assert_close(logits, net(TOKENS).logits, rtol=0, atol=1e-5)
+
+
+def test_a_new_token_costs_one_position_until_the_window_slides() -> None:
+    net, seen = model(), list[int]()
+    net.embedding.register_forward_hook(lambda module, arguments, output: seen.append(output.shape[1]))
+    net.generate(TOKENS[:, :11], 8)
+    assert seen == [11, 1, 1, 1, 1, 1, 16, 16]  # the context is 16
+    seen.clear()
+    net.generate(torch.cat([TOKENS, TOKENS], dim=1), 2)
+    assert seen == [16, 16]
+
+
+def test_queries_and_keys_without_gains_are_normalised_all_the_same() -> None:
+    net = model(replace(CONFIG, qk_gains=False))
+    assert net.blocks[0].attention.q_norm.weight is None
+    assert not {info.role for info in mssp.describe(net)} & {"qk_norm"}
+    with_gains = model()
+    with_gains.load_state_dict(net.state_dict(), strict=False)  # which start at one
+    assert torch.equal(net(TOKENS).logits, with_gains(TOKENS).logits)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert net(TOKENS).logits.isfinite().all()
+
+
+def test_auxiliary_losses_as_the_authors_have_them() -> None:
+    """By hand, for two layers of four experts of which two are active, and three tokens."""
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0], [0.0, 3.0, 1.0, -2.0], [1.0, 2.0, 0.0, -3.0]])
+    routing = route(logits, active=2)
+    # Loads are 2/3, 1, 1/3, 0. Mean gates over K: (σ(2) + σ(1)) / 6, (σ(1) + σ(3) + σ(2)) / 6, σ(1) / 6, 0.
+    assert routing.authors_load_balancing_loss().item() == pytest.approx(2.5884576, rel=1e-6)
+    # Shares of the pairs 1/3, 1/2, 1/6, 0. Mean probabilities are the scores over their sums, of all experts.
+    assert routing.load_balancing_loss().item() == pytest.approx(1.3324927, rel=1e-6)
+    output = GPTOutput(logits, None, (routing, routing))
+    assert output.load_balancing_loss("authors").item() == pytest.approx(5.1769152, rel=1e-6)
+    assert output.load_balancing_loss("ours").item() == output.load_balancing_loss().item()
+    assert output.z_loss("authors").item() == pytest.approx(2 * output.z_loss().item())
+    with pytest.raises(ValueError, match="form must be one of ours, authors, got 'switch'"):
+        output.load_balancing_loss("switch")
+    with pytest.raises(ValueError, match="form must be one of ours, authors, got 'sum'"):
+        output.z_loss("sum")
+
+
+@pytest.mark.parametrize(("active", "times"), [(2, 4.0), (32, 64.0)])
+def test_at_uniform_routing_the_authors_loss_grows_with_active_experts(active: int, times: float) -> None:
+    """Four layers, each expert chosen by half of the tokens, and gates of 1/2: 4 K / 2 times ours."""
+    rows = torch.arange(2 * active)
+    near = (rows[:, None] - rows[None, :]) % (2 * active) < active
+    logits = torch.where(near, 0.0, -1e-6)
+    output = GPTOutput(logits, None, (route(logits, active=active),) * 4)
+    assert output.load_balancing_loss().item() == pytest.approx(1.0, rel=1e-5)
+    assert output.load_balancing_loss("authors").item() == pytest.approx(times, rel=1e-5)
+
+
+def test_the_authors_loss_pulls_at_the_gates_of_chosen_experts_alone() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0], [0.0, 3.0, 1.0, -2.0]], requires_grad=True)
+    route(logits, active=2).authors_load_balancing_loss().backward()
+    assert logits.grad is not None
+    assert (logits.grad != 0).tolist() == [[True, True, False, False], [False, True, True, False]]
 
 
 def test_it_learns_to_copy() -> None:

@@ -8,7 +8,7 @@ Shapes: B batch, S sequence, N width, H heads, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +20,15 @@ from torch.utils.checkpoint import checkpoint
 from mssp._constraints import kind_of, one_of, optional, positive, positive_int, positive_or_zero, switch, takes
 from mssp.nn.activations import ACTIVATIONS, activation
 from mssp.nn.experts import backend
+from mssp.nn.generation import KeysAndValues, continued, sampled
 from mssp.nn.moe import DISPATCHES, MoE
 from mssp.nn.multipliers import WithMultipliers
-from mssp.nn.router import GATES, Routing, check_active
+from mssp.nn.router import AUTHORS, GATES, LOSS_FORMS, OURS, Routing, check_active
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
     from mssp.planning.plans import Plan
-
-_MATRIX = ParamInfo("hidden", layout="out in")
 
 
 @takes(
@@ -52,6 +51,7 @@ _MATRIX = ParamInfo("hidden", layout="out in")
     random_bias=positive_or_zero,
     tied=switch,
     rope_base=positive,
+    qk_gains=switch,
     dispatch=one_of(DISPATCHES),
     checkpointing=switch,
 )
@@ -68,6 +68,7 @@ class GPTConfig:
         gated: gated experts; with ``activation="silu"``, SwiGLU.
         head: the size of one attention head.
         tied: the readout is the embedding's transpose.
+        qk_gains: the norms of queries and of keys have gains, one for all heads; the paper's authors have none.
         noise, random_bias: randomness in the choice of experts (see :class:`mssp.nn.Router`).
         checkpointing: recompute blocks in the backward pass instead of keeping their activations.
     """
@@ -93,6 +94,7 @@ class GPTConfig:
     rope_base: float = 10000.0
     dispatch: str = "auto"
     checkpointing: bool = False
+    qk_gains: bool = True
 
     def __post_init__(self) -> None:
         if self.active is not None:
@@ -117,13 +119,20 @@ class GPTOutput:
     loss: Tensor | None
     routings: tuple[Routing, ...]
 
-    def load_balancing_loss(self) -> Tensor:
-        """Mean over MoE layers, 1 where routing is uniform; the paper adds 0.01 of it, at every size."""
+    def load_balancing_loss(self, form: str = OURS) -> Tensor:
+        """Ours: the mean over MoE layers, 1 where routing is uniform, at every size.
+
+        The authors' form: the sum over MoE layers, K times the mean gate of a layer where routing is uniform. It is of
+        theirs that the paper adds 0.01.
+        """
+        if _loss_form(form) == AUTHORS:
+            return torch.stack([routing.authors_load_balancing_loss() for routing in self.routings]).sum()
         return torch.stack([routing.load_balancing_loss() for routing in self.routings]).mean()
 
-    def z_loss(self) -> Tensor:
-        """Mean over MoE layers."""
-        return torch.stack([routing.z_loss() for routing in self.routings]).mean()
+    def z_loss(self, form: str = OURS) -> Tensor:
+        """The mean over MoE layers, or in the authors' form the sum."""
+        of_layers = torch.stack([routing.z_loss() for routing in self.routings])
+        return of_layers.sum() if _loss_form(form) == AUTHORS else of_layers.mean()
 
 
 class Attention(nn.Module):
@@ -134,24 +143,33 @@ class Attention(nn.Module):
         N, self.head = config.width, config.head
         self.qkv = nn.Linear(N, 3 * N, bias=False)
         self.out = nn.Linear(N, N, bias=False)
-        self.q_norm, self.k_norm = nn.RMSNorm(self.head), nn.RMSNorm(self.head)
+        self.q_norm, self.k_norm = (nn.RMSNorm(self.head, elementwise_affine=config.qk_gains) for _ in range(2))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, kept: KeysAndValues | None = None) -> Tensor:
         B, S, N = x.shape
         heads = (B, S, N // self.head, self.head)
         q, k, v = (part.view(heads).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
-        # In the gains' precision: under autocast, queries and keys are normalised and turned in float32.
-        wide = self.q_norm.weight.dtype
+        # In the parameters' precision: under autocast, queries and keys are normalised and turned in float32.
+        wide = (self.qkv if self.q_norm.weight is None else self.q_norm).weight.dtype
         q, k = rotated(self.q_norm(q.to(wide)), cos, sin), rotated(self.k_norm(k.to(wide)), cos, sin)
-        mixed = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True)
+        k = k.to(v.dtype)
+        if kept is not None:
+            k, v = kept.extended(k, v)
+        # A single position sees all that was kept; several are the first, and see those before them.
+        mixed = F.scaled_dot_product_attention(q.to(v.dtype), k, v, is_causal=k.shape[2] == S)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(-2))
         return out
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
+        matrices = {
+            "qkv.weight": ParamInfo("hidden", layout="(3 out) in", part="attention_in"),
+            "out.weight": ParamInfo("hidden", layout="out in", part="attention_out"),
+        }
+        if self.q_norm.weight is None:
+            return matrices
         # The gains are shared by all heads, and of a size that does not grow.
         gain = ParamInfo("qk_norm")
-        qkv = ParamInfo("hidden", layout="(3 out) in")
-        return {"qkv.weight": qkv, "out.weight": _MATRIX, "q_norm.weight": gain, "k_norm.weight": gain}
+        return {**matrices, "q_norm.weight": gain, "k_norm.weight": gain}
 
 
 class FeedForward(nn.Module):
@@ -168,7 +186,10 @@ class FeedForward(nn.Module):
         return out
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
-        return {"w_in.weight": _MATRIX, "w_out.weight": _MATRIX}
+        return {
+            "w_in.weight": ParamInfo("hidden", layout="out in", part="ffn_in"),
+            "w_out.weight": ParamInfo("hidden", layout="out in", part="ffn_out"),
+        }
 
 
 class Block(WithMultipliers):
@@ -183,8 +204,10 @@ class Block(WithMultipliers):
         self.attention = Attention(config)
         self.ffn: MoE | FeedForward = _moe(config) if experts else FeedForward(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Routing | None]:
-        x = x + self.residual * self.attention(self.attention_norm(x), cos, sin)
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, kept: KeysAndValues | None = None
+    ) -> tuple[Tensor, Routing | None]:
+        x = x + self.residual * self.attention(self.attention_norm(x), cos, sin, kept)
         y = self.ffn_norm(x)
         mixed, routing = self.ffn(y) if isinstance(self.ffn, MoE) else (self.ffn(y), None)
         return x + self.residual * mixed, routing
@@ -236,7 +259,9 @@ class GPT(WithMultipliers):
             loss = F.cross_entropy(logits.flatten(0, 1).to(wide), targets.flatten())
         return GPTOutput(logits, loss, routings)
 
-    def _features(self, tokens: Tensor) -> tuple[Tensor, tuple[Routing, ...]]:
+    def _features(
+        self, tokens: Tensor, kept: Sequence[KeysAndValues] | None = None
+    ) -> tuple[Tensor, tuple[Routing, ...]]:
         integers = tokens.dtype in (torch.int32, torch.int64)
         if tokens.dim() != 2 or not integers or not 0 < tokens.shape[1] <= self.config.context:
             got = f"{str(tokens.dtype).removeprefix('torch.')} {tuple(tokens.shape)}"
@@ -249,13 +274,16 @@ class GPT(WithMultipliers):
                 )
         x = self.embedding(tokens)
         # Computed in every pass, which is cheap. A buffer could be cast, missing in a checkpoint, or on another device.
-        turns = rotations(tokens.shape[1], self.config.head, self.config.rope_base, x)
+        first = kept[0].seen if kept else 0
+        cos, sin = rotations(first + tokens.shape[1], self.config.head, self.config.rope_base, x)
+        turns = cos[first:], sin[first:]
+        kept_by_block: Sequence[KeysAndValues | None] = kept or [None] * len(self.blocks)
         routings = []
-        for block in self.blocks:
+        for block, kept_here in zip(self.blocks, kept_by_block, strict=True):
             if self.config.checkpointing and torch.is_grad_enabled():
                 x, routing = checkpoint(block, x, *turns, use_reentrant=False)
             else:
-                x, routing = block(x, *turns)
+                x, routing = block(x, *turns, kept_here)
             if routing is not None:
                 routings.append(routing)
         return self.final_norm(x), tuple(routings)
@@ -275,21 +303,37 @@ class GPT(WithMultipliers):
         top_k: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The sequences with ``length`` further tokens each; ``temperature=0`` takes the likeliest."""
+        """The sequences with ``length`` further tokens each, and what attention needs of earlier ones is kept.
+
+        So a token costs one position, until the text is longer than the context. From there on the model sees the last
+        tokens that fit, and each token costs a pass over them.
+
+        Args:
+            temperature: what logits are divided by before a token is drawn; 0 takes the likeliest.
+            top_k: draw one of so many likeliest tokens; None for all.
+            generator: random numbers of your own, for the same text again.
+        """
         positive_or_zero("temperature", temperature)
         if top_k is not None and positive_int("top_k", top_k) > self.config.vocabulary:
             raise ValueError(f"top_k is {top_k}, the vocabulary has {self.config.vocabulary} tokens")
         training = [module for module in self.modules() if module.training]
         self.eval()  # no noise in the routing
         try:
-            for _ in range(positive_int("length", length)):
-                x, _ = self._features(tokens[..., -self.config.context :])
-                logits = self._logits(x[:, -1]).float()
-                tokens = torch.cat([tokens, _sampled(logits, temperature, top_k, generator)], dim=1)
+            return continued(
+                self._logits_after,
+                tokens,
+                positive_int("length", length),
+                layers=len(self.blocks),
+                context=self.config.context,
+                choose=lambda logits: sampled(logits.float(), temperature, top_k, generator),
+            )
         finally:
             for module in training:
                 module.training = True
-        return tokens
+
+    def _logits_after(self, tokens: Tensor, kept: Sequence[KeysAndValues] | None) -> Tensor:
+        x, _ = self._features(tokens, kept)
+        return self._logits(x[:, -1])
 
     def plan_multipliers(self, plan: Plan) -> Mapping[str, float]:
         """What :func:`mssp.initialize` sets here; blocks and MoE layers have their own."""
@@ -303,6 +347,11 @@ class GPT(WithMultipliers):
             "final_norm.weight": ParamInfo("final_norm"),
         }
         return infos if self.readout is None else {**infos, "readout.weight": ParamInfo("readout", layout="out in")}
+
+
+def _loss_form(form: str) -> str:
+    checked: str = one_of(LOSS_FORMS)("form", form)
+    return checked
 
 
 def rotations(length: int, head: int, base: float, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -334,13 +383,3 @@ def _moe(config: GPTConfig) -> MoE:
         gated=config.gated,
         dispatch=config.dispatch,
     )
-
-
-def _sampled(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
-    if temperature == 0:
-        return logits.argmax(-1, keepdim=True)
-    if top_k is not None:
-        smallest = logits.topk(top_k).values[:, -1:]
-        logits = logits.masked_fill(logits < smallest, -torch.inf)
-    shifted = logits - logits.amax(-1, keepdim=True)  # at most 0: no quotient overflows, however low the temperature
-    return torch.multinomial((shifted / temperature).softmax(-1), 1, generator=generator)

@@ -23,6 +23,8 @@ from mssp.apply.random_numbers import normals
 from mssp.planning.parameter import ParamInfo
 
 GATES = ("sigmoid", "softmax")
+# Forms of the auxiliary losses: ours, and those of the code of the paper's authors.
+LOSS_FORMS = OURS, AUTHORS = ("ours", "authors")
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,23 @@ class Routing:
         Loads are counts and carry no gradient. With soft routing they are all equal, and the loss is the constant 1.
         """
         return self.experts * (self.loads() * _mean_over_tokens(self.probabilities)).sum()
+
+    def authors_load_balancing_loss(self) -> Tensor:
+        """The same in the code of the paper's authors: M Σ_m load_m · mean over tokens of gate_m / K.
+
+        Their loads are shares of tokens, which sum to K, and their gates are those that weigh experts: without a
+        normalisation, times the aggregation factor 1/K, and 0 where an expert is not chosen. Where routing is uniform
+        the loss is K times the mean gate.
+
+        >>> uniform = route(torch.eye(4) + torch.eye(4).roll(1, 0), active=2)  # each expert for two of four tokens
+        >>> losses = uniform.load_balancing_loss(), uniform.authors_load_balancing_loss()
+        >>> [round(loss.item(), 4) for loss in losses], round(uniform.gates.mean().item(), 4)
+        ([1.0, 1.4621], 0.7311)
+        """
+        active = self.gates.shape[-1]
+        of_chosen = self.gates / active
+        gates = of_chosen if self.chosen is None else torch.zeros_like(self.logits).scatter(-1, self.chosen, of_chosen)
+        return self.experts * (active * self.loads() * _mean_over_tokens(gates)).sum()
 
     def z_loss(self) -> Tensor:
         """The router z-loss of ST-MoE: the mean squared log-sum-exp of the logits, which keeps them small."""
