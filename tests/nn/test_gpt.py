@@ -295,11 +295,11 @@ def test_auxiliary_losses_as_the_authors_have_them() -> None:
     assert routing.load_balancing_loss().item() == pytest.approx(1.3324927, rel=1e-6)
     output = GPTOutput(logits, None, (routing, routing))
     assert output.load_balancing_loss("authors").item() == pytest.approx(5.1769152, rel=1e-6)
-    assert output.load_balancing_loss("ours").item() == output.load_balancing_loss().item()
+    assert output.load_balancing_loss("mean").item() == output.load_balancing_loss().item()
     assert output.z_loss("authors").item() == pytest.approx(2 * output.z_loss().item())
-    with pytest.raises(ValueError, match="form must be one of ours, authors, got 'switch'"):
+    with pytest.raises(ValueError, match="form must be one of mean, authors, got 'switch'"):
         output.load_balancing_loss("switch")
-    with pytest.raises(ValueError, match="form must be one of ours, authors, got 'sum'"):
+    with pytest.raises(ValueError, match="form must be one of mean, authors, got 'sum'"):
         output.z_loss("sum")
 
 

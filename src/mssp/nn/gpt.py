@@ -23,7 +23,7 @@ from mssp.nn.experts import backend
 from mssp.nn.generation import KeysAndValues, continued, sampled
 from mssp.nn.moe import DISPATCHES, MoE
 from mssp.nn.multipliers import WithMultipliers
-from mssp.nn.router import AUTHORS, GATES, LOSS_FORMS, OURS, Routing, check_active
+from mssp.nn.router import AUTHORS, GATES, LOSS_FORMS, MEAN, Routing, check_active
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.shape import Shape
 
@@ -119,7 +119,7 @@ class GPTOutput:
     loss: Tensor | None
     routings: tuple[Routing, ...]
 
-    def load_balancing_loss(self, form: str = OURS) -> Tensor:
+    def load_balancing_loss(self, form: str = MEAN) -> Tensor:
         """Ours: the mean over MoE layers, 1 where routing is uniform, at every size.
 
         The authors' form: the sum over MoE layers, K times the mean gate of a layer where routing is uniform. It is of
@@ -129,7 +129,7 @@ class GPTOutput:
             return torch.stack([routing.authors_load_balancing_loss() for routing in self.routings]).sum()
         return torch.stack([routing.load_balancing_loss() for routing in self.routings]).mean()
 
-    def z_loss(self, form: str = OURS) -> Tensor:
+    def z_loss(self, form: str = MEAN) -> Tensor:
         """The mean over MoE layers, or in the authors' form the sum."""
         of_layers = torch.stack([routing.z_loss() for routing in self.routings])
         return of_layers.sum() if _loss_form(form) == AUTHORS else of_layers.mean()

@@ -24,7 +24,7 @@ from mssp.planning.parameter import ParamInfo
 
 GATES = ("sigmoid", "softmax")
 # Forms of the auxiliary losses: ours, and those of the code of the paper's authors.
-LOSS_FORMS = OURS, AUTHORS = ("ours", "authors")
+LOSS_FORMS = MEAN, AUTHORS = ("mean", "authors")
 
 
 @dataclass(frozen=True)
