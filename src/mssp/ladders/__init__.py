@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from mssp.ladders.ladder import Ladder, Ladders
     from mssp.ladders.mlp import MLPLadder, family
     from mssp.ladders.tuned import Tuned, multipliers_for
+    from mssp.ladders.tuned_transformers import transformer_multipliers
 
 _HOMES = {
     "ladder": ("Ladder", "Ladders"),
     "mlp": ("MLPLadder", "family"),
     "tuned": ("Tuned", "multipliers_for"),
+    "tuned_transformers": ("transformer_multipliers",),
 }
-__all__ = ["Ladder", "Ladders", "MLPLadder", "Tuned", "family", "multipliers_for"]
+__all__ = ["Ladder", "Ladders", "MLPLadder", "Tuned", "family", "multipliers_for", "transformer_multipliers"]
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -94,7 +94,7 @@ class GPTModel:
         share = targets.numel() / tokens
         settings = self._training
         weight = BALANCE if settings.balance is None else settings.balance
-        balance = output.load_balancing_loss() if settings.balance_form == "mean" else output.authors_balancing_loss()
+        balance = output.load_balancing_loss(settings.balance_form)
         total = output.loss + weight * balance
         parts = {"cross_entropy": output.loss, "balance": balance}
         if settings.z:

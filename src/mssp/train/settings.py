@@ -31,11 +31,11 @@ from mssp._constraints import (
     word,
 )
 from mssp._files import file_at
+from mssp.nn.router import LOSS_FORMS
 from mssp.train.layouts import LAYOUTS
 from mssp.train.schedule import SCHEDULES
 
 PRECISIONS = ("auto", "float32", "bfloat16")
-BALANCES = ("mean", "authors")
 DEFAULT_RECIPE = "bytes"
 
 
@@ -72,7 +72,7 @@ class DataSettings:
     decay=between(0, 1),
     clip=optional(positive),
     balance=optional(positive_or_zero),
-    balance_form=one_of(BALANCES),
+    balance_form=one_of(LOSS_FORMS),
     z=positive_or_zero,
     precision=one_of(PRECISIONS),
     compile=switch,
