@@ -92,7 +92,7 @@ def model_and_plan(settings: RunSettings) -> tuple[GPT, mssp.Plan]:
 @pytest.mark.parametrize(("name", "width"), WANTED)
 def test_groups_have_the_numbers_of_the_authors(name: str, width: int) -> None:
     model, plan = model_and_plan(of_width(name, width))
-    found = {}
+    found: dict[str, Numbers] = {}
     for info, _, values in planned_parameters(model, plan, None):
         assert values.eps is not None
         numbers = values.init_std, values.lr, values.eps, values.weight_decay
