@@ -33,6 +33,7 @@ from mssp.cli.dmft import DmftCommand
 from mssp.cli.encoding import any_encoding
 from mssp.cli.explain import ExplainCommand
 from mssp.cli.export import ExportCommand
+from mssp.cli.generate import GenerateCommand
 from mssp.cli.plan import PlanCommand
 from mssp.cli.proxy import ProxyCommand
 from mssp.cli.report import ReportCommand
@@ -52,6 +53,7 @@ COMMANDS = {
     "tune": (TuneCommand, "tune the multipliers of a small model"),
     "sweep": (SweepCommand, "does the best learning rate stay as the model grows?"),
     "train": (TrainCommand, "train a Transformer MoE by a plan, and go on wherever it stopped"),
+    "generate": (GenerateCommand, "go on with a text by a model that was trained here"),
     "dmft": (DmftCommand, "what models grow to: the limit of infinite size"),
     "data": (DataCommand, "text as tokens: prepare, check and show token files"),
     "report": (ReportCommand, "everything that was found, on one page"),

@@ -238,6 +238,7 @@ MaybeCount = Annotated[int | None, _INT, at_least(0), _QUIET]
 MaybeSeed = Annotated[int | None, _INT, _constraints.whole, _QUIET]
 Ratio = Annotated[float, _NUMBER, _constraints.more_than_one, _QUIET]
 MaybePositive = Annotated[float | None, _NUMBER, _constraints.positive, _QUIET]
+NotNegative = Annotated[float, _NUMBER, _constraints.positive_or_zero, _QUIET]
 MaybeNotNegative = Annotated[float | None, _NUMBER, _constraints.positive_or_zero, _QUIET]
 MaybeBetas = Annotated[
     tuple[float, float] | None, _reader("B1 B2", 2, lambda words: tuple(map(_number, words))), BETAS, _QUIET
