@@ -93,7 +93,7 @@ def killed(part: Path) -> None:
     """What a process that is killed may leave: more in the files than the state says."""
     for name in ("tokens", "ends"):
         with (part / name).open("ab") as file:
-            file.write(b"more")
+            file.write(b"more" * 100_000)
 
 
 def test_what_stops_between_the_last_byte_and_the_name_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
