@@ -55,7 +55,7 @@ def test_mistakes_are_told_in_one_line(
         "missing: mssp[data]; or give files",
         "prepare a.txt -o b.bin --tokenizer gpt5": "--tokenizer must be bytes, gpt2 or a tokenizer.json that is there, "
         "got 'gpt5'",
-        "tell a.txt": "prepare|check|show must be one of prepare, check, show, got 'tell'",
+        "tell a.txt": "ACTION must be one of prepare, check, show, got 'tell'",
     }.items():
         assert said(capsys, line, 2) == ("", f"mssp: error: {message}\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "bad.jsonl"]
