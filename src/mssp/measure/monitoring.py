@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,12 +14,14 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
-from mssp._constraints import a_module, a_plan, an_optimizer, claims, function, optional, positive_int, takes
+from mssp._constraints import a_module, a_plan, an_optimizer, claims, function, optional, positive_int, switch, takes
 from mssp.apply.description import Claims, described_parameters
 from mssp.apply.groups import inner_optimizer
+from mssp.measure.alarms import Alarm
 from mssp.measure.magnitudes import Sizes
 from mssp.measure.modules import Call, Described, Entries, Loss, ModuleProbe, check_unsharded
 from mssp.measure.quantities import FAITHFULNESS, GRADIENT
+from mssp.measure.router_health import RouterHealth
 from mssp.measure.trackers import Line, writers
 from mssp.planning.parameter import ParamInfo
 from mssp.planning.plans import Plan
@@ -37,6 +39,7 @@ _TOLERANCE = 0.1
     every=positive_int,
     loss=optional(function),
     claims=optional(claims),
+    health=switch,
 )
 def monitor(
     model: nn.Module,
@@ -48,6 +51,7 @@ def monitor(
     probe: Any = None,
     loss: Loss | None = None,
     claims: Claims | None = None,
+    health: bool = False,
 ) -> Monitor:
     """Measure a model on a fixed batch while it trains, against the weights it starts from.
 
@@ -78,10 +82,15 @@ def monitor(
         loss: the mean loss ``loss(model, probe)``. Without it the ``loss`` of the model's output is taken, where there
             is one; otherwise only the forward pass is measured.
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
+        health: watch the routers on the training batches too, and the sizes of updates (:class:`mssp.measure.RouterHealth`).
+            The numbers are in the lines, and alarms are in the lines and warned of.
+
+    Where gradients are added up over several micro-batches, the first one of the run is the probe, gradients are those
+    that the optimizer uses, and the numbers of routers are means over all micro-batches of the step.
 
     Step n is after n updates. Of several processes, only the first one writes.
     """
-    return Monitor(model, plan, optimizer, every, to, probe, loss, claims)
+    return Monitor(model, plan, optimizer, every, to, probe, loss, claims, health)
 
 
 class Monitor(AbstractContextManager["Monitor"]):
@@ -97,6 +106,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         probe: Any,
         loss: Loss | None,
         claims: Claims | None,
+        health: bool = False,
     ) -> None:
         if loss is not None and probe is None:
             raise ValueError("a loss is taken on a probe batch: pass probe too")
@@ -114,6 +124,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._probe: ModuleProbe | None = None
         self._measured: tuple[Sizes, Tensor | None] = ({}, None)
         self._hooks: list[RemovableHandle] = []
+        # Before the hooks below, which then run after those of the watch.
+        self._health = RouterHealth(model, plan, self._optimizer, every, claims) if health else None
         if probe is not None:
             self._start(probe, loss)
         else:
@@ -129,14 +141,17 @@ class Monitor(AbstractContextManager["Monitor"]):
         if self._optimizer is not None:
             raise ValueError("the monitor counts the steps of the optimizer it was given: do not call step()")
         self._steps += 1
+        of_training, alarms = self._watched()
         if self._due:
             self._measure()
-            self._write({})
+            self._write(of_training, alarms)
 
     def close(self) -> None:
         """Take all hooks off the model and the optimizer."""
         for hook in self._hooks:
             hook.remove()
+        if self._health is not None:
+            self._health.close()
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -198,19 +213,33 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def _after_update(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Gradients are read after the update: by then they are what it used, scaled, unscaled or made by a closure.
+        of_training, alarms = self._watched()
         if self._due:
-            self._write(_gradient_sizes(self._described, optimizer))
+            self._write(of_training, alarms, _gradient_sizes(self._described, optimizer))
         self._steps += 1
 
-    def _write(self, of_training: Mapping[str, Tensor]) -> None:
+    def _watched(self) -> tuple[Mapping[str, float], list[Alarm]]:
+        """The numbers of the routers' health at this step, and its alarms."""
+        numbers, alarms = ({}, []) if self._health is None else self._health.step(self._steps)
+        for alarm in alarms:
+            warnings.warn(str(alarm), PlanWarning, stacklevel=4)
+        return numbers, alarms
+
+    def _write(
+        self,
+        of_training: Mapping[str, float],
+        alarms: Sequence[Alarm] = (),
+        gradients: Mapping[str, Tensor] | None = None,
+    ) -> None:
         sizes, loss = self._measured
-        sizes = {**sizes, **of_training}
+        sizes = {**sizes, **(gradients or {})}
         numbers = torch.cat([size.detach().double().cpu() for size in sizes.values()]).tolist() if sizes else []
         line = Line(
             self._steps,
-            dict(zip(sizes, numbers, strict=True)),
+            {**dict(zip(sizes, numbers, strict=True)), **of_training},
             None if loss is None else float(loss),
             None if self.lines else self._plan.hash,
+            tuple(alarms),
         )
         self.lines.append(line)
         for write in self._writers:

@@ -19,10 +19,21 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from mssp._constraints import a_module, a_plan, an_optimizer, claims, optional, positive_int, takes
-from mssp.apply.description import Claims, name_cleaner, planned_parameters, unwrapped
+from mssp.apply.description import Claims, planned_parameters, unwrapped
 from mssp.apply.groups import inner_optimizer
 from mssp.apply.sharding import is_sharded
-from mssp.measure.alarms import ENOUGH_REACH, ENOUGH_TOKENS, FULLEST, KINDS, STARVED, WINDOW, Alarm, Finding, Judge
+from mssp.measure.alarms import (
+    ENOUGH_REACH,
+    ENOUGH_TOKENS,
+    FULLEST,
+    KINDS,
+    SETTLED,
+    STARVED,
+    WINDOW,
+    Alarm,
+    Finding,
+    Judge,
+)
 from mssp.measure.routers import WatchedRouter, repeated_in_backward, watched_routers
 from mssp.measure.update_sizes import UpdateSize, UpdateSizes, by_role
 from mssp.planning.parameter import ParamInfo
@@ -36,6 +47,7 @@ _WORST = {
 }  # fmt: skip
 _ENTRIES = 4096  # of each expert, by which distances are measured
 _EQUAL = 1e-6  # experts that differ by less, as a share of their size, started equal
+_LARGE_EPS = 0.3  # over the gradient: from here on it is eps that makes updates small
 _PREFIX = "routers"
 
 
@@ -148,7 +160,9 @@ class RouterHealth:
             if values is not None:
                 rate, decay = values.lr * self._factor, values.weight_decay
                 self._bounds[index] = self._bounds[index] * max(0.0, 1 - rate * decay) + rate
-                self._reach[index] += rate * router.weight.shape[-1]
+                # Rates of SGD say nothing of how far it moves.
+                follows = self._plan.setting.optimizer_of("router").follows_gradients
+                self._reach[index] += 1.0 if follows else rate * router.weight.shape[-1]
         for index, stack in enumerate(self._stacks):
             self._moved[index] += stack.values.lr * self._factor
 
@@ -231,13 +245,8 @@ class RouterHealth:
         cause, remedy = None, None
         if max(update.rate, 1 / max(update.rate, 1e-30)) > KINDS["rate"].limit:
             cause, remedy = _of_rate(update), KINDS["rate"].remedy
-        elif kind == "small updates" and update.eps is None:
-            cause, remedy = "no gradient reaches it", "look for a detach, a frozen part, or gates that are all equal"
-        elif kind == "small updates" and update.eps is not None and update.eps < 1:
-            cause = f"eps is {update.eps:.2g} of the gradient, and yet the weights stay: a precision rounds steps away"
-            remedy = "keep parameters in float32, with autocast for the products"
-        elif kind == "small updates" and update.eps is not None:
-            cause = f"eps is {update.eps:.2g} times the gradient"
+        elif kind == "small updates":
+            cause, remedy = _of_small(update)
         limit = KINDS[kind].limit
         return Finding(f"{kind} {update.role}", KINDS[kind], update.name, update.size, limit, cause, remedy)
 
@@ -258,11 +267,12 @@ class RouterHealth:
             if active > 1:
                 values["collapsed"] = math.exp(layer["entropy"] * math.log(max(count, 2))) - 1
             for kind, value in values.items():
-                yield Finding(kind, KINDS[kind], router.name, value, KINDS[kind].limit, cause, remedy)
+                if self._reach[index] >= SETTLED or not KINDS[kind].settled:
+                    yield Finding(kind, KINDS[kind], router.name, value, KINDS[kind].limit, cause, remedy)
             if self._reach[index] >= ENOUGH_REACH:
                 limit = KINDS["uniform"].limit
                 yield Finding("uniform", KINDS["uniform"], router.name, layer["spread"], limit)
-            if "load" in layer:
+            if "load" in layer and self._reach[index] >= SETTLED:
                 yield Finding("dead", KINDS["dead"], router.name, layer["starved"], KINDS["dead"].limit)
                 limit = min(FULLEST, 1 + KINDS["overfull"].limit * (count / active - 1))
                 yield Finding("overfull", KINDS["overfull"], router.name, layer["load"], limit)
@@ -389,3 +399,17 @@ def _next(numbers: Iterator[float], count: int) -> list[float]:
 
 def _of_rate(update: UpdateSize) -> str:
     return f"its group has {update.rate:.3g} times the learning rate that the plan says"
+
+
+def _of_small(update: UpdateSize) -> tuple[str, str | None]:
+    """Why an update is small that has the planned rate."""
+    if update.eps is None:
+        return "no gradient reaches it", "look for a detach, a frozen part, or gates that are all equal"
+    if update.eps >= _LARGE_EPS:
+        return f"eps is {update.eps:.2g} times the gradient", None
+    if update.coarse:
+        return "its precision rounds small steps away", "keep parameters in float32, with autocast for the products"
+    return (
+        "its gradients are far smaller than they were: gates are saturated, or tokens go elsewhere",
+        "see the other alarms of this layer; without one, eps and beta2",
+    )

@@ -152,18 +152,14 @@ def _of_own(name: str, router: Router) -> WatchedRouter:
 
 
 def _of_mlp(name: str, model: MLPMoE) -> Iterator[WatchedRouter]:
-    """The routers of an MLP MoE, which is a function of its parameters. Its forward pass is run again, without noise."""
+    """The routers of an MLP MoE, a function of its parameters: its forward pass is run again, without noise."""
     config, own = model.config, dict(model.named_parameters())
     for block in range(config.blocks):
         path = f"blocks.{block}"
         weight = own[f"{path}.router"]
-        held = RoutingSums(
-            config.experts, config.shape.active, config.gate, weight.device, config.inverse_temperature
-        )
+        held = RoutingSums(config.experts, config.shape.active, config.gate, weight.device, config.inverse_temperature)
 
-        def attach(
-            wanted: Callable[[], bool], held: RoutingSums = held, path: str = path
-        ) -> list[RemovableHandle]:
+        def attach(wanted: Callable[[], bool], held: RoutingSums = held, path: str = path) -> list[RemovableHandle]:
             @torch.no_grad()
             def watch(module: MLPMoE, args: tuple[Tensor, ...], output: Tensor) -> None:
                 if module.training and wanted():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mssp._constraints import shown
 from mssp._estimates import finite
+from mssp.measure.alarms import Alarm
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class Line:
     Args:
         loss: on the probe batch; None where it has none.
         plan: the hash of the run's plan, on its first line.
+        alarms: those that were raised at this step.
     """
 
     step: int
     sizes: dict[str, float]
     loss: float | None = None
     plan: str | None = None
+    alarms: tuple[Alarm, ...] = ()
 
     def json(self) -> str:
         """One JSON object; numbers that are not finite are null, and what is missing is left out.
@@ -41,6 +44,8 @@ class Line:
         if self.loss is not None:
             written["loss"] = finite(self.loss)
         written["sizes"] = {name: finite(size) for name, size in self.sizes.items()}
+        if self.alarms:
+            written["alarms"] = [{**asdict(alarm), "value": finite(alarm.value)} for alarm in self.alarms]
         return json.dumps(written, allow_nan=False)
 
     def scalars(self) -> dict[str, float]:

@@ -38,6 +38,7 @@ class UpdateSize:
         rate: the group's learning rate over the planned one; both ratios are after the schedule's factor.
         decay: the group's weight decay over the planned one; 1 where none is planned and none is there.
         eps: Adam's eps over the root mean square of the gradient; None where there is no eps, or no gradient.
+        coarse: whether the parameter has fewer digits than float32, so that small steps are rounded away.
     """
 
     name: str
@@ -46,6 +47,7 @@ class UpdateSize:
     rate: float
     decay: float
     eps: float | None
+    coarse: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,14 +108,18 @@ class UpdateSizes:
 
     def factor_now(self) -> float | None:
         """The factor by which the schedule scales the planned rates of most groups; None if asking would wait."""
-        if any(isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu" for group, _ in self._rate_of_group):
+        if any(
+            isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu" for group, _ in self._rate_of_group
+        ):
             return None
         return median_low([float(group["lr"]) / planned for group, planned in self._rate_of_group] or [0.0])
 
     def read(self, numbers: Sequence[float]) -> list[UpdateSize]:
         """The sizes of the step; none at the ends of a schedule, where its factor is nearly zero."""
         self._sizes = None
-        factor = median_low([float(lr) / each.values.lr for each, (lr, _) in zip(self._tracked, self._rates, strict=True)])
+        factor = median_low(
+            [float(lr) / each.values.lr for each, (lr, _) in zip(self._tracked, self._rates, strict=True)]
+        )
         if not factor > _LEAST_FACTOR:
             return []
         found = []
@@ -128,6 +134,7 @@ class UpdateSizes:
                     float(lr) / (each.values.lr * factor),
                     decay / planned_decay if planned_decay else 1.0 + decay,
                     float(eps) / math.sqrt(felt) if eps is not None and felt > 0 else None,
+                    torch.finfo(each.parameter.dtype).bits < torch.finfo(torch.float32).bits,
                 )
             )
         return found
