@@ -45,7 +45,7 @@ def model_of(family: str, rate: float, seed: int) -> tuple[nn.Module, Plan]:
         output_router_logits=True,
         router_aux_loss_coef=0.01,
     )
-    plan = mssp.hf.plan(config, config, lr=rate, regime="III")
+    plan = mssp.hf.plan(config, config, lr=rate, regime="III", gates_sum_to_one=True)
     return mssp.hf.from_config(config, plan, base=config, seed=seed), plan
 
 

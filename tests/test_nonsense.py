@@ -53,6 +53,7 @@ EXEMPT = {
     "mssp.hf.Proxy": A_RESULT,
     "mssp.hf.Suggestions": A_RESULT,
     "mssp.ladders.Ladder": "a protocol",
+    "mssp.measure.Alarm": A_RESULT,
     "mssp.measure.Monitor": A_RESULT,
     "mssp.nn.ExpertWeights": IN_EVERY_STEP,
     "mssp.nn.GPTOutput": A_RESULT,
@@ -170,7 +171,7 @@ PAIRS = [
 
 def test_how_much_nonsense_is_tried() -> None:
     """Literal numbers: what is not tried any more has to be taken out of them."""
-    assert (len(CHECKED), len(ARGUMENTS), len(PAIRS)) == (89, 390, 5898)
+    assert (len(CHECKED), len(ARGUMENTS), len(PAIRS)) == (100, 448, 6785)
 
 
 @pytest.mark.parametrize("name", CHECKED)
@@ -248,7 +249,7 @@ FLAG_PAIRS = [
 
 def test_every_flag_that_takes_words_has_a_constraint() -> None:
     """Switches take none; a flag without a constraint would hold what tyro reads, whatever that is."""
-    assert (len(FLAGS), len(FLAG_PAIRS)) == (181, 825)
+    assert (len(FLAGS), len(FLAG_PAIRS)) == (238, 1068)
     for name, (command, _) in COMMANDS.items():
         hints = inspect.get_annotations(command, eval_str=False)
         groups = ("ShapeFlags", "RecipeFlags", "HostSizes", "GPTFlags")

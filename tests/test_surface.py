@@ -33,7 +33,7 @@ PUBLIC = {
     "plan proxy push release save_pretrained suggest_claims",
     "mssp.hosts": "HOSTS SIDES Sizes export",
     "mssp.ladders": "Ladder Ladders MLPLadder Tuned family multipliers_for",
-    "mssp.measure": "ModuleProbe Monitor monitor verify",
+    "mssp.measure": "Alarm ModuleProbe Monitor RouterHealth monitor verify",
     "mssp.nn": "ExpertWeights Experts GPT GPTConfig GPTOutput MLPConfig MLPMoE MoE Router RouterStatistics Routing "
     "apply_experts route",
     "mssp.planning": "Optimizer ParamInfo Plan PlanWarning Power Recipe Regime Rule Scheme Setting Shape Values plan "

@@ -273,3 +273,17 @@ class Judge:
     def load(self, state: Mapping[str, Any]) -> None:
         self._bad, self._good = dict(state["bad"]), dict(state["good"])
         self.raised = list(state["raised"])
+
+
+def table() -> list[str]:
+    """The lines of the table in ``docs/monitoring.md``."""
+    rows = [
+        f"| **{each.kind}** | {each.number} | {'above' if each.above else 'below'} {each.limit:g} | {each.why} | "
+        f"{each.cause} | {each.remedy} |"
+        for each in ALARMS
+    ]
+    return [
+        "| alarm | what is judged | limit | why there | likely cause | what to try |",
+        "|---|---|---|---|---|---|",
+        *rows,
+    ]

@@ -82,7 +82,7 @@ def monitor(
         loss: the mean loss ``loss(model, probe)``. Without it the ``loss`` of the model's output is taken, where there
             is one; otherwise only the forward pass is measured.
         claims: what the parameters are, where the modules do not say so themselves (see :func:`mssp.describe`).
-        health: watch the routers on the training batches too, and the sizes of updates (:class:`mssp.measure.RouterHealth`).
+        health: watch routers on the training batches too, and single updates (:class:`mssp.measure.RouterHealth`).
             The numbers are in the lines, and alarms are in the lines and warned of.
 
     Where gradients are added up over several micro-batches, the first one of the run is the probe, gradients are those

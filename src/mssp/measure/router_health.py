@@ -68,7 +68,7 @@ class RouterHealth:
     ...     model(tokens, targets=tokens).loss.backward()
     ...     optimizer.step()
     ...     numbers, alarms = health.step(step)
-    >>> round(numbers["updates/readout"], 2), alarms, sorted(health.layers)
+    >>> round(numbers["step/readout"], 2), alarms, sorted(health.layers)
     (1.0, [], ['blocks.0.ffn', 'blocks.1.ffn'])
 
     Args:
@@ -138,7 +138,6 @@ class RouterHealth:
         if self._armed and self._updates is not None:
             self._updates.after()
 
-    @torch.no_grad()
     def step(self, step: int) -> tuple[dict[str, float], list[Alarm]]:
         """The numbers of a step for the log, and the alarms that are raised at it; nothing at most steps.
 
@@ -167,6 +166,10 @@ class RouterHealth:
             self._moved[index] += stack.values.lr * self._factor
 
     def _observed(self, step: int) -> tuple[dict[str, float], list[Alarm]]:
+        with torch.no_grad():
+            return self._read(step)
+
+    def _read(self, step: int) -> tuple[dict[str, float], list[Alarm]]:
         pending = None if self._updates is None else self._updates.pending
         parts = [router.sums.totals().double() for router in self.routers]
         parts += [_rms(router.weight).double().reshape(1) for router in self.routers]
@@ -211,7 +214,7 @@ class RouterHealth:
                 "no router was seen at work: make RouterHealth before a compiled model's first call, and call step() "
                 "after steps in training mode"
             )
-            warnings.warn(message, stacklevel=4)
+            warnings.warn(message, stacklevel=5)
 
     def _bounds_after(self, index: int) -> float:
         """The bound with the step that is being observed, which is not counted yet."""
@@ -312,7 +315,7 @@ class RouterHealth:
                 numbers[f"{_PREFIX}/{name}"] = sum(values) / len(values)
                 numbers[f"{_PREFIX}/{name}/worst"] = worst(values)
         for role, of_role in by_role(updates).items():
-            numbers[f"updates/{role}"] = math.sqrt(sum(each.size**2 for each in of_role) / len(of_role))
+            numbers[f"step/{role}"] = math.sqrt(sum(each.size**2 for each in of_role) / len(of_role))
         return numbers
 
     # -- a run that is resumed ----------------------------------------------------------------------------------------
