@@ -22,6 +22,7 @@ TINY: dict[str, Any] = {
     "plan": {"lr": 0.01, "regime": "III"},
     "data": {"sequence": 16, "validation": 4},
     "training": {"steps": 6, "tokens_per_step": 64, "save_every": 2, "validate_every": 3, "warmup": 2},
+    "watch": {"routers_every": 2, "monitor_every": 3},
 }  # fmt: skip
 
 

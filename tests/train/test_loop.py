@@ -66,8 +66,11 @@ def test_a_step_is_that_of_a_plain_loop(tmp_path: Path) -> None:
 def test_the_log(whole_run: Path) -> None:
     lines = lines_of(whole_run)
     assert [line["kind"] for line in lines] == [
-        "start", "step", "step", "step", "validation", "step", "step", "step", "validation"
+        "start", "step", "monitor", "step", "step", "validation", "step", "monitor", "step", "step", "validation"
     ]  # fmt: skip
+    assert [line["step"] for line in lines if line["kind"] == "monitor"] == [0, 3]  # after so many updates
+    assert lines[2]["sizes"].keys() >= {"effective/router", "gradient/expert_out"}
+    assert [line["step"] for line in lines if "routers" in line] == [1, 3, 5]
     assert lines[0]["plan"] == mssp.Plan.from_json((whole_run / "plan.json").read_text()).hash
     assert lines[1]["cross_entropy"] == pytest.approx(math.log(256))  # the readout starts at zero
     assert {*lines[1]["lr"]} >= {"router", "expert_in", "expert_out", "hidden", "embedding", "readout"}

@@ -256,6 +256,8 @@ class Display:
         if not self._shown:
             return
         rate = step.tokens / step.seconds
+        for alarm in step.alarms:
+            print(f"mssp: warning: step {step.step}: {alarm}", file=sys.stderr, flush=True)
         text = f"loss {step.parts['loss']:.4f}, {rate:,.0f} tokens/s"
         self._bar.advance(1, text)
         if not sys.stderr.isatty() and (step.step % self._every == 0 or step.step == 1):

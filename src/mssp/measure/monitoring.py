@@ -146,6 +146,13 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._measure()
             self._write(of_training, alarms)
 
+    def go_on_from(self, steps: int) -> None:
+        """Count on from a number of steps that were taken before, after the weights of a checkpoint were read.
+
+        Sizes are still against the weights that the monitor was made with, which are to be the initial ones.
+        """
+        self._steps = steps
+
     def close(self) -> None:
         """Take all hooks off the model and the optimizer."""
         for hook in self._hooks:

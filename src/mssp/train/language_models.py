@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from mssp._constraints import shown
 from mssp.apply.description import described_parameters
+from mssp.measure.modules import Call
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning, Recipe
 from mssp.planning.shape import Shape
@@ -57,6 +58,9 @@ class LanguageModel(Protocol):
 
     def token_loss(self, run: Callable[..., Any], rows: Tensor) -> Tensor:
         """The sum of the losses of the predictions alone, for validation."""
+
+    def probe(self, rows: Tensor) -> Call:
+        """A call of the module with these rows, by which sizes are measured."""
 
 
 def language_model(settings: RunSettings, planned: Plan | None = None) -> LanguageModel:
@@ -106,6 +110,9 @@ class GPTModel:
         loss: Tensor = run(rows[:, :-1], targets=rows[:, 1:].contiguous()).loss
         return loss * rows[:, 1:].numel()
 
+    def probe(self, rows: Tensor) -> Call:
+        return Call((rows[:, :-1],), {"targets": rows[:, 1:].contiguous()})
+
 
 class HuggingFaceModel:
     """A Hugging Face model: its loss is its own, with the coefficients of the plan."""
@@ -152,6 +159,9 @@ class HuggingFaceModel:
     def token_loss(self, run: Callable[..., Any], rows: Tensor) -> Tensor:
         logits = run(input_ids=rows[:, :-1], use_cache=False).logits
         return F.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten(), reduction="sum")
+
+    def probe(self, rows: Tensor) -> Call:
+        return Call((), {"input_ids": rows, "labels": rows, "use_cache": False})
 
 
 _NOT_THE_MODEL = ("mssp", "transformers_version", "dtype", "torch_dtype", "use_cache", "_name_or_path")

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +27,7 @@ from mssp.apply.groups import optimizer_for
 from mssp.apply.initial_weights import initialize
 from mssp.apply.verification import verify
 from mssp.data import TokenFile, TokenOrder, check_vocabulary, python_tokens, token_file
+from mssp.measure.alarms import Alarm
 from mssp.planning.plans import Plan
 from mssp.train import run_folder
 from mssp.train.checkpoints import Checkpoint, Checkpoints, load
@@ -42,6 +43,7 @@ from mssp.train.processes import Processes
 from mssp.train.run_log import RunLog, Sink
 from mssp.train.schedule import lr_factor
 from mssp.train.settings import RunSettings
+from mssp.train.watched_run import WatchedRun
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Step:
     lrs: Mapping[str, float]
     seconds: float
     tokens: int
+    alarms: tuple[Alarm, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,7 @@ class Training:
         self.run_module: Callable[..., Any] = self.model.module
         if self.settings.training.compile:
             self.run_module = torch.compile(self.run_module)
+        self.watched = WatchedRun(self.model, self.module, self.optimizer, self.settings.watch, self._first_rows())
         self._operations = operations_per_token(self.model, self.settings.data.sequence)
         self.step, self._clipped = 0, 0
         if checkpoint is not None:
@@ -187,6 +191,11 @@ class Training:
         load(checkpoint, self.module, self.optimizer, self.processes)
         self.step, self._clipped = checkpoint.step, int(checkpoint.state["clipped"])
         self.processes.on_first(lambda: self.log.cut_back(int(checkpoint.state["log"])))
+        self.watched.go_on_from(self.step, checkpoint.state.get("health"))
+
+    def _first_rows(self) -> Tensor:
+        """The first rows of the run, on which sizes are measured."""
+        return torch.from_numpy(self.order.rows(0, self.settings.training.micro_batch or self._share)).to(self.device)
 
     def _log_start(self) -> None:
         self.log.write(
@@ -249,14 +258,20 @@ class Training:
         # Read once, when all work of the step is queued: a GPU is waited for here alone.
         numbers, norm = self._numbers(parts), float(norm_tensor)
         self._refuse_nan(numbers)
+        routers, alarms = self.watched.after_update(self.step)
         self.step += 1
         self._clipped += training.clip is not None and norm > training.clip
         lrs = {group["name"]: float(group["lr"]) for group in self.optimizer.param_groups}
         clipped = self._clipped / self.step
-        self.log.write("step", self.step, **numbers, norm=norm, clipped=clipped, lr=lrs)
+        watched = {"routers": routers} if routers else {}
+        self.log.write("step", self.step, **numbers, norm=norm, clipped=clipped, lr=lrs, **watched)
+        for steps, sizes in self.watched.new_sizes():
+            self.log.write("monitor", steps, sizes=sizes)
+        for alarm in alarms:
+            self.log.write("alarm", self.step, **asdict(alarm), text=str(alarm))
         seconds, tokens = time.perf_counter() - begun, training.tokens_per_step
         self.log.write_machine("speed", self.step, **self._speed(seconds, tokens))
-        return Step(self.step, numbers, norm, clipped, lrs, seconds, tokens)
+        return Step(self.step, numbers, norm, clipped, lrs, seconds, tokens, tuple(alarms))
 
     def _backward(self, rows: Tensor) -> Parts:
         with autocast(self.device, self.precision):
@@ -326,7 +341,12 @@ class Training:
 
     def _save(self) -> None:
         begun = time.perf_counter()
-        state = {"clipped": self._clipped, "log": self.log.size(), "processes": self.processes.size}
+        state = {
+            "clipped": self._clipped,
+            "log": self.log.size(),
+            "processes": self.processes.size,
+            "health": self.watched.state(),
+        }
         path = self._checkpoints.save(self.step, self.module, self.optimizer, state)
         self.log.write_machine("checkpoint", self.step, path=str(path), seconds=time.perf_counter() - begun)
 
