@@ -60,7 +60,13 @@ GATE_AND_UP = (".shared_mlp.input_linear", ".gate_up_proj")  # one Linear for bo
 ENOUGH = 8000  # entries: the standard error of a standard deviation is then 0.8 %
 COMPILED = ("olmoe", "gpt_oss", "dots1")  # tracing takes seconds: two layouts of experts, two kinds of gates
 
-ONE_WAY = {"llama4_text", "dbrx", "longcat_flash"}  # of computing experts: their classes have no flags
+ONE_WAY = {
+    "llama4_text",
+    "dbrx",
+    "longcat_flash",
+    "step3p5",
+    "inkling_text",
+}  # of computing experts: their classes have no flags
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 

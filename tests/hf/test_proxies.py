@@ -286,6 +286,19 @@ def test_kinds_of_layers_are_those_of_the_first_or_of_layers_far_apart() -> None
     assert proxy(large, 512, depth=3).config["layer_types"] == [*full[:2], "full_attention"]
 
 
+def test_heads_of_single_layers_are_divided_as_those_of_all_layers_are() -> None:
+    """A deeper part keeps the layers that its kinds of layers are of."""
+    kinds = ["full_attention", "sliding_attention"]
+    large = tiny_config(
+        "step3p5", Shape(128, 96, 8, 4, 4), layer_types=kinds * 2, swiglu_limits=None
+    ).text_config.to_dict()
+    assert large["per_layer_config"] == {"1": {"num_attention_heads": 12}, "3": {"num_attention_heads": 12}}
+    small, shallow = proxy(large, 64).config, proxy(large, 64, depth=2).config
+    assert small["per_layer_config"] == {1: {"num_attention_heads": 6}, 3: {"num_attention_heads": 6}}
+    assert (small["num_attention_heads"], shallow["layer_types"]) == (4, kinds)
+    assert shallow["per_layer_config"] == {1: {"num_attention_heads": 6}}
+
+
 def test_half_of_the_layers_have_experts() -> None:
     large = target_of("deepseek-v3")
     found = [proxy(large, 512, depth=depth).config["first_k_dense_replace"] for depth in (6, 5, 2, 1)]

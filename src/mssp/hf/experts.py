@@ -161,6 +161,11 @@ class FusedExperts:
         b_in = torch.cat(list(parts[_bias_of(self.first[0])].values()), 1)
         return ExpertWeights(w_in.contiguous(), w_out.contiguous(), b_in, parts[_bias_of(self.second)][""])
 
+    @property
+    def _has_own_gate(self) -> bool:
+        """Whether a class without flags computes the activation in a method of its own, from gate and up in halves."""
+        return self.gated and len(self.first) == 1 and hasattr(self.module, vocabulary.GATED_ACTIVATION)
+
     def _turned(self, name: str, stack: Tensor) -> Tensor:
         """A stack with its hidden units on axis 1."""
         inputs_first = (self.tensors[name].layout or "").startswith("in")
@@ -168,7 +173,7 @@ class FusedExperts:
 
     def hidden(self, pre: Tensor) -> Tensor:
         """The module's own activation of outputs of its first layer [..., G], where the gate's stand before up's."""
-        if not self.has_flags:
+        if not self.has_flags and not self._has_own_gate:
             activation = next(
                 getattr(self.module, name) for name in vocabulary.ACTIVATIONS if hasattr(self.module, name)
             )

@@ -31,7 +31,8 @@ _RANKS = ("q_lora_rank", "kv_lora_rank", "o_lora_rank")
 _DIVIDED = (
     "intermediate_size", "intermediate_size_mlp", "dense_intermediate_size", "prefix_dense_intermediate_size",
     "ffn_hidden_size", "shared_expert_intermediate_size", "shared_intermediate_size",
-    "moe_shared_expert_intermediate_size", *_RANKS, "mamba_n_heads", "linear_num_heads",
+    "moe_shared_expert_intermediate_size", "share_expert_dim", *_RANKS, "mamba_n_heads", "linear_num_heads",
+    "num_sliding_attention_heads",
 )  # fmt: skip
 # Numbers of heads, and of those that they share. The second divides the first.
 _HEADS = (
@@ -262,9 +263,15 @@ class _Large:
 
     def _layers(self, small: Shape) -> dict[str, Any]:
         """What depends on the depth. Dense layers stay as many as they are where half of the layers have experts."""
-        if small.depth == self.shape.depth:
-            return {}
+        factor = Fraction(self.shape.width, small.width)
+        kept = self._kept_layers(small.depth)
         changes: dict[str, Any] = {}
+        for key, value in self.entries.items():
+            if isinstance(value, Mapping) and value and all(str(layer).isdecimal() for layer in value):
+                own = {int(layer): entry for layer, entry in value.items()}
+                changes[key] = {new: _narrowed(own[old], factor) for new, old in enumerate(kept) if old in own}
+        if small.depth == self.shape.depth:
+            return changes
         for key in _DENSE_FIRST:
             if _is_count(dense := self._complete.get(key)) and 2 * dense > small.depth:
                 share = round(dense * small.depth / self.shape.depth)
@@ -277,11 +284,19 @@ class _Large:
                 changes[key] = [layer for layer in value if layer < small.depth]
             elif isinstance(value, list) and len(value) == self.shape.depth:
                 changes[key] = _some_layers(value, small.depth)
-            elif isinstance(value, Mapping) and value and all(str(layer).isdecimal() for layer in value):
-                kept = _some_layers(list(range(self.shape.depth)), small.depth)
-                own = {int(layer): entry for layer, entry in value.items()}
-                changes[key] = {new: own[old] for new, old in enumerate(kept) if old in own}
         return changes
+
+    def _kept_layers(self, depth: int) -> list[int]:
+        """The numbers of the layers that the small model has: those of which the lists of their kinds are kept."""
+        of_words = [
+            value
+            for value in self.entries.values()
+            if isinstance(value, list)
+            and len(value) == self.shape.depth
+            and all(isinstance(each, str) for each in value)
+        ]
+        rows = [*zip(*of_words, strict=True)] or [*range(self.shape.depth)]
+        return list(range(depth)) if _are_the_first(rows, depth) else _far_apart(list(range(len(rows))), depth)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -317,6 +332,14 @@ def _small_shapes(large: _Large, width: int, depth: int, experts: int | None) ->
     yield shape(fewer, share, narrow)
     yield shape(target.active, few, narrow)
     yield shape(target.active, target.experts, target.expert_width)
+
+
+def _narrowed(entry: Any, factor: Fraction) -> Any:
+    """What a config says of one layer alone, with its sizes divided as those of all layers are."""
+    if not isinstance(entry, Mapping):
+        return entry
+    divided = {*_DIVIDED, *(name for names in _HEADS for name in names)}
+    return {key: _divided(size, factor) if key in divided and _is_count(size) else size for key, size in entry.items()}
 
 
 def _divisor(number: int, wanted: Fraction) -> int:
@@ -374,9 +397,14 @@ def _between(small: Shape, target: Shape, name: str, part: float) -> float:
 
 def _some_layers(kinds: list[Any], depth: int) -> list[Any]:
     """The kinds of the first layers, or of layers far apart where the first ones lack some kind."""
-    first = kinds[:depth]
-    if all(kind in first for kind in kinds) or depth == 1:
-        return first
+    return kinds[:depth] if _are_the_first(kinds, depth) else _far_apart(kinds, depth)
+
+
+def _are_the_first(kinds: list[Any], depth: int) -> bool:
+    return depth == 1 or all(kind in kinds[:depth] for kind in kinds)
+
+
+def _far_apart(kinds: list[Any], depth: int) -> list[Any]:
     return [kinds[round(layer * (len(kinds) - 1) / (depth - 1))] for layer in range(depth)]
 
 

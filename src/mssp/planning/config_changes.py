@@ -15,7 +15,7 @@ Entries = Mapping[str, Any]
 # Sizes that grow with a model, beside those that a plan reads: widths, low ranks, numbers of heads and of layers.
 _SIZES = re.compile(
     r"(?:.*_)?(?:hidden_size|intermediate_size|latent_size)(?:_.*)?|d_model|.*rank|"
-    r"(?:.*_)?(?:n|num)_(?:.*_)?heads|.*_kv_heads|(?:n|num)(?:_hidden)?_layers|zero_expert_num"
+    r"(?:.*_)?(?:n|num)_(?:.*_)?heads|.*_kv_heads|(?:n|num)(?:_hidden)?_layers|zero_expert_num|share_expert_dims?"
 )
 _HARMLESS = re.compile(
     # How a model is loaded, stored and run; precision.

@@ -65,7 +65,7 @@ _SHARES_OF_ONE = frozenset({
     "glm4_moe", "glm4_moe_lite", "glm4v_moe_text", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid",
     "granitemoeshared", "hunyuan_v1_moe", "hy_v3", "laguna", "mellum", "mimo_v2_flash", "minimax_m2",
     "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "nemotron_h", "qwen3_5_moe_text", "qwen3_next",
-    "qwen3_omni_moe_text", "qwen3_vl_moe_text", "solar_open",
+    "qwen3_omni_moe_text", "qwen3_vl_moe_text", "solar_open", "step3p5",
 })  # fmt: skip
 _BLOCKS = "layers_block_type"  # a list of what every block is
 _BY_LAYER = ("moe_intermediate_size", "moe_topk")  # may be lists with one size for each layer
@@ -73,7 +73,7 @@ _SHARES_FLAGS = ("norm_topk_prob", "moe_renormalize", "route_norm")
 _NUMBERS_OF_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 _SHARED_EXPERTS = (
     *_NUMBERS_OF_SHARED_EXPERTS, "shared_expert_intermediate_size", "shared_intermediate_size",
-    "moe_shared_expert_intermediate_size",
+    "moe_shared_expert_intermediate_size", "share_expert_dim",
 )  # fmt: skip
 RENORMALISED_NOTE = (
     "gates are renormalised to sum to one: the paper's theory is for gates of their own (sigmoid) and an aggregation "
@@ -81,7 +81,7 @@ RENORMALISED_NOTE = (
 )
 _DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers")
 # Entries on which the sides of matrices depend, by words of their names.
-_SIDE = re.compile(r"intermediate|ffn|_rank$|num_(?:attention|linear|swa)\w*_heads$")
+_SIDE = re.compile(r"intermediate|ffn|_rank$|share_expert_dim|num_(?:attention|linear|swa|sliding)\w*_heads$")
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

@@ -76,6 +76,19 @@ def mistral_large4_text(shape: mssp.Shape) -> Sizes:
     )
 
 
+def step3p5(shape: mssp.Shape) -> Sizes:
+    """With more heads where attention sees a window, and values of experts that are cut off in the last block."""
+    experts = {"n_routed_experts": shape.experts, "moe_intermediate_size": shape.expert_width}
+    widths = {"intermediate_size": 2 * shape.width, "share_expert_dim": 2 * shape.width, "head_dim": HEAD}
+    heads = {"num_sliding_attention_heads": 3 * shape.width // (2 * HEAD), "sliding_window": 8}
+    layers = {
+        "layer_types": ["sliding_attention"] + ["full_attention"] * (shape.depth - 1),
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+        "swiglu_limits": [0.0] * (shape.depth - 1) + [7.0],
+    }
+    return experts | widths | heads | layers
+
+
 def _rotation(sections: list[int]) -> Sizes:
     """Of positions in three dimensions: the pairs of a head that each of them rotates."""
     return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
@@ -100,6 +113,11 @@ def _seeing_and_hearing(shape: mssp.Shape) -> Sizes:
 def _patching(shape: mssp.Shape) -> Sizes:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     return {"vision_config": sizes | {"head_dim": 8}}
+
+
+def _looking(shape: mssp.Shape) -> Sizes:
+    sizes = {"hidden_size": 16, "mlp_ratio": 2.0, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return {"vision_config": sizes | {"image_size": 28, "patch_size": 14}}
 
 
 def _hearing(shape: mssp.Shape) -> Sizes:
@@ -138,6 +156,7 @@ PLANNED = {
         qwen3_vl_moe_text, "renormalised", larger="qwen3_omni_moe_thinker", beside=_seeing_and_hearing
     ),
     "qwen3_vl_moe_text": Planned(qwen3_vl_moe_text, "renormalised", larger="qwen3_vl_moe", beside=_seeing),
+    "step3p5": Planned(step3p5, "renormalised", _DENSE_AND_SHARED, larger="step3p7", beside=_looking),
     "unlimited_ocr_text": Planned(
         unlimited_ocr_text, "softmax", _DENSE_AND_SHARED, larger="unlimited_ocr", beside=_reading
     ),
@@ -164,4 +183,4 @@ REFUSED = {
         beside=_hearing,
     ),
 }
-NOT_YET: tuple[str, ...] = ("step3p5",)
+NOT_YET: tuple[str, ...] = ()
