@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, GraniteConfig, JambaConfig
 
 import mssp
 import mssp.hf
-from mssp.planning.recipe import PlanWarning
+from mssp.planning.recipe import PlanWarning, without_plan_warnings
 from tests.hf.tiny_models import BASE, TARGET, config_of, initialized, model_of, plan_of, traces
 
 
@@ -85,6 +85,24 @@ def test_a_bias_of_the_readout() -> None:
     model = model_of(config_of("ernie4_5_moe", TARGET, use_bias=True))
     with refused(model, "has parameters that are not understood: lm_head.bias (128,)"):
         mssp.hf.adapt(model)
+
+
+def test_numbers_of_experts_that_share_one() -> None:
+    """Inkling's shared experts have what the gates of the chosen ones leave them."""
+    model, base = model_of(config_of("inkling_text", TARGET, num_experts_per_tok=4)), config_of("inkling_text", BASE)
+    message = (
+        "the gates of 4 chosen and 2 shared experts add up to one together, so that shared experts have 0.333 of it, "
+        "and 0.5 at the base, where 2 and 2 share it: there is no rule for that; keep both numbers"
+    )
+    with refused(model, message):
+        mssp.hf.adapt(model, base=base)
+    with refused(model, "have 0.333 of it, and 0.667 at the base, where 4 and 8 share it"):
+        mssp.hf.adapt(model, base=config_of("inkling_text", BASE, num_experts_per_tok=4, n_shared_experts=8))
+    mssp.hf.adapt(model)
+    with without_plan_warnings():
+        plan = mssp.hf.plan(model.config, base, lr=1e-3)
+    with refused(model, message):
+        mssp.initialize(model, plan)
 
 
 def test_models_without_experts_of_families_that_are_not_known_to_be_dense() -> None:

@@ -174,6 +174,7 @@ BLIND = {
     "longcat_flash": (1.0, 0.071), "gemma4_text": (0.909, 0.894), "granitemoehybrid": (0.773, 0.636),
     "nemotron_h": (0.756, 0.61), "lfm2_moe": (0.944, 0.889), "kimi_linear": (0.927, 0.745),
     "bailing_hybrid": (0.923, 0.769), "deepseek_v32": (1.0, 0.8), "glm_moe_dsa": (1.0, 0.8), "axk2": (1.0, 0.786),
+    "inkling_text": (0.859, 0.516),
 }  # fmt: skip
 
 

@@ -26,8 +26,8 @@ from tests.hf.tiny_models import BASE, FAMILIES, TARGET, config_of
 from tests.hosts.real_hosts import load, model_of, plan_for
 from tests.hosts.test_exports import torchtitan_groups
 
-# Linear attention and full attention have the same names in different blocks, and numbers of their own.
-MIXED = ("kimi_linear",)
+# Two kinds of attention have the same names in different blocks, and numbers of their own.
+MIXED = ("kimi_linear", "inkling_text")
 # Their attention has names of its own, which no host has: exports leave its matrices out, and refuse them by name.
 ELSEWHERE = ("dbrx", "longcat_flash")
 

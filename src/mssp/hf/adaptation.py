@@ -93,7 +93,10 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     base, base_shape = (None, None) if base is None else config_of_base(model, base)
     small = None if base is None else on_meta(base, like=model)
     infos = infos_of(model, None if small is None else BaseShapes(small, model))
-    gates = _gates(model, gate)
+    gates, beside = _gates(model, gate)
+    if small is not None and base_shape is not None and beside:
+        at_base = max(moe.gates().beside for moe in moe_layers(small))
+        _refuse_other_shares((Shape.from_config(model.config).active, beside), (base_shape.active, at_base))
     factors = list(together(factors_for(model, gates), own_factors(model, small)).items())
     paths = {module: path for path, module in model.named_modules()}
     named = {paths[module]: factor for module, factor in factors}
@@ -103,7 +106,9 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     if small is not None and base_shape is not None and coefficients:
         layers = len([*moe_layers(small), *numbered_layers(small)])
         coefficients = as_tuned(coefficients, small, layers, base_shape.experts)
-    adapted = _Adapted(model, infos, named, shape, is_tied(model), base, base_shape, was_empty, coefficients or [])
+    adapted = _Adapted(
+        model, infos, named, shape, is_tied(model), base, base_shape, was_empty, coefficients or [], beside
+    )
     if plan is not None:  # refuse it before anything is changed
         adapted.plan_multipliers(plan)
         for _, planned_factor in factors:
@@ -142,10 +147,14 @@ def _warn_of_half_precision(model: nn.Module) -> None:
             return
 
 
-def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
-    """The kind of gates of every MoE layer: found out by running its router, or taken from the caller."""
+def _gates(model: nn.Module, gate: str | None) -> tuple[dict[MoE, str], int]:
+    """The kind of gates of every MoE layer: found out by running its router, or taken from the caller.
+
+    And how many gates of other parts, as shared experts, add up to one together with those of the chosen experts.
+    """
     probe = Probed(gates_of)
     gates: dict[MoE, str] = {}
+    beside = 0
     for moe in moe_layers(model):
         made = moe.gates(probe)
         active = Shape.from_config(model.config).active
@@ -154,7 +163,7 @@ def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
                 f"{moe.name}'s router sends a token to {made.chosen} experts, and the config says {active}: the "
                 "model does not follow its config there, which must say how many it uses"
             )
-        gates[moe] = made.kind
+        gates[moe], beside = made.kind, max(beside, made.beside)
         if gate not in (None, made.kind):
             raise ValueError(f"{moe.name} makes {made.kind} gates, which running it shows: leave out gate {gate!r}")
     for layer in numbered_layers(model):
@@ -169,7 +178,21 @@ def _gates(model: nn.Module, gate: str | None) -> dict[MoE, str]:
             f"{title_of(model)} has no experts, and its family is none that is known to be dense: "
             f"{', '.join(DENSE_FAMILIES)}"
         )
-    return gates
+    return gates, beside
+
+
+def _refuse_other_shares(now: tuple[int, int], before: tuple[int, int]) -> None:
+    """Refuse numbers of chosen and of shared experts that differ from the base's, where all share one.
+
+    The more experts are chosen, the less is left to the shared ones.
+    """
+    if now != before:
+        part, part_before = (each[1] / sum(each) for each in (now, before))
+        raise ValueError(
+            f"the gates of {now[0]} chosen and {now[1]} shared experts add up to one together, so that shared experts "
+            f"have {part:.3g} of it, and {part_before:.3g} at the base, where {before[0]} and {before[1]} share it: "
+            "there is no rule for that; keep both numbers"
+        )
 
 
 @takes(model=a_module)
@@ -197,6 +220,7 @@ class _Adapted:
     base_shape: Shape | None
     was_empty: bool
     coefficients: Sequence[Coefficient]
+    gates_beside: int
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
         _refuse_adapters(self.model)  # which may have come since
@@ -216,6 +240,9 @@ class _Adapted:
             raise ValueError(f"the plan is for another model: its target is {plan.target}, the model is {self.shape}")
         if base is not None and plan.base is not None and base.with_inputs(plan.base.inputs) != plan.base:
             raise ValueError(f"the base config is {base}, the plan's base is {plan.base}: they must be the same model")
+        if self.gates_beside and plan.base is not None:
+            beside = self.gates_beside
+            _refuse_other_shares((plan.target.active, beside), (plan.base.active, beside))
         if is_tied(self.model) != self.tied:
             then, now = ("was", "is not") if self.tied else ("was not", "is")
             raise ValueError(

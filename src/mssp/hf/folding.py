@@ -14,7 +14,7 @@ from mssp.hf.balancing import leave_coefficients
 from mssp.hf.experts import FusedExperts, is_fused
 from mssp.hf.factors import EMBEDDINGS, FACTOR_ATTRIBUTE, LOGITS, factor_of, is_tied, label_of
 from mssp.hf.probing import neutral_gain
-from mssp.hf.vocabulary import BIAS_SUFFIX, Place, names
+from mssp.hf.vocabulary import BIAS_SUFFIX, Place, is_kernel, names
 
 
 @takes(model=a_module)
@@ -90,8 +90,18 @@ def _last_parameters(model: nn.Module, module: nn.Module, name: str) -> Iterator
             neutral = neutral_gain(module, name) if local == "weight" and parameter.dim() == 1 else 1.0
             yield parameter, 1.0 - neutral
     else:
-        for local, parameter in module.named_parameters():
+        for local, parameter in _what_it_adds_to(model, module, name).named_parameters():
             owner, _, kind = local.rpartition(".")
             last = owner.rpartition(".")[2] if kind in ("weight", "bias") else kind.removesuffix(BIAS_SUFFIX)
             if last in names().last_matrices:
                 yield parameter, 0.0
+
+
+def _what_it_adds_to(model: nn.Module, module: nn.Module, name: str) -> nn.Module:
+    """The module that a convolution stands after, whose output it adds to; any other module itself."""
+    if not all(is_kernel(f"{name}.{local}") for local, _ in module.named_parameters()):
+        return module
+    after_attention = name.rpartition(".")[2] in names().norms_after_attention
+    before = names().attentions if after_attention else names().mlps
+    block = next(block for block in model.modules() if module in block.children())
+    return next(child for local, child in block.named_children() if local in before)

@@ -108,11 +108,14 @@ class Gates:
             the last case alone, so that this decides which factor the sum takes.
         score: ``softmax``, or ``sigmoid`` for any function of an expert's own logit: what becomes a gate.
         chosen: how many experts a token is sent to.
+        beside: how many parts beside the chosen experts have a gate that is a share of the same number, as shared
+            experts may.
     """
 
     kind: str
     score: str
     chosen: int
+    beside: int = 0
 
 
 def gates_of(
@@ -196,12 +199,14 @@ def _gates(logits: Tensor, gates: Tensor, chosen: Tensor, *more: Tensor, name: s
     shares = logits if are_probabilities else logits.softmax(-1)
     scores = [(SOFTMAX, shares), (SIGMOID, logits.sigmoid()), (SIGMOID, nn.functional.softplus(logits).sqrt())]
     ratios = [(score, gates / of_all.gather(-1, chosen)) for score, of_all in scores]
-    sums = [gates.sum(-1), *(gates.sum(-1) + other.sum(-1) for other in more if len(other) == len(gates))]
-    renormalised = any(_constant(total, over_tokens=True) for total in sums)
+    others = [other for other in more if len(other) == len(gates)]
+    alone = _constant(gates.sum(-1), over_tokens=True)
+    with_others = [other for other in others if _constant(gates.sum(-1) + other.sum(-1), over_tokens=True)]
+    renormalised, beside = alone or bool(with_others), 0 if alone or not with_others else with_others[0].shape[-1]
     # Renormalised gates are the scores times a number that is the same for all experts of a token.
     for score, ratio in ratios:
         if _constant(ratio, over_tokens=not renormalised):
-            return Gates(RENORMALISED if renormalised else score, score, active)
+            return Gates(RENORMALISED if renormalised else score, score, active, beside)
     if _are_shares_of_the_best(logits, gates, chosen):
         return Gates(SIGMOID, SOFTMAX, active)
     raise ValueError(f"{name} makes gates that are none of {SIGMOID}, {SOFTMAX} and {RENORMALISED}: there is no rule")

@@ -41,7 +41,7 @@ class Names:
         attentions, mlps: modules of a block whose outputs are added to the residual stream.
         norms_before_attention, norms_after_attention, norms_before_mlp, norms_after_mlp: the norms of these modules'
             inputs and outputs. The output of a norm after a module is added to the stream in place of the module's. One
-            after an MLP may be a part of it.
+            after an MLP may be a part of it. A convolution may stand there too, which adds to the module's output.
         norms_after_attention_or_before_mlp: norms whose name does not tell which they are. They stand after attention
             in blocks with another norm before the MLP or with none before attention, and else before the MLP.
         final_norms: the norm between the last block and the readout.
@@ -235,6 +235,22 @@ _SHORT_CONVOLUTIONS = Names(
     parameters_outside={r"embedding_norm\.weight": ParamInfo("final_norm")},
     kernels=(r"conv\.conv\.weight",),
 )
+# Short convolutions beside the usual layers, attention to relative positions, shared experts in stacks, and gains that
+# are one number (Inkling). A convolution after a module adds to what the module gives, and writes in its place.
+_CONVOLUTIONS_AFTER_MODULES = Names(
+    norms_after_attention=("attn_sconv",),
+    norms_after_mlp=("mlp_sconv",),
+    parameters={
+        r"self_attn\.r_proj\.weight": _LINEAR,
+        # From what a head makes of a token to its logits at all distances: heads share it.
+        r"self_attn\.rel_logits_proj\.proj": ParamInfo("hidden", layout="in out"),
+        rf"{_MOE}\.(?:gate\.)?global_scale": _SMALL_GAIN,  # its gradient is a sum over channels, as of a shared gain
+        rf"{_MOE}\.shared_experts\.(?:gate|up|down)_proj": ParamInfo("hidden", expert_axis=0, layout="out in"),
+    },
+    # The stream comes from this norm, once: its gradient is that of the gain of the norm at the stream's end.
+    parameters_outside={r"embed_tokens\.embed_norm\.weight": ParamInfo("final_norm")},
+    kernels=(r"(?:self_attn\.[kv]|attn|mlp)_sconv\.conv1d\.weight",),
+)
 # Indexers of sparse attention (DeepSeek), which choose the tokens that attention sees. Choosing passes no gradient.
 _INDEXERS = Names(
     parameters={
@@ -340,8 +356,8 @@ _EXPERTS_OF_ATTENTION = Names(
 # The sums of the stream and of what branches give, each with gains and biases (Zaya).
 _SCALED_SUMS = Names(inside=("post_attention_residual_scale", "post_mlp_residual_scale"))
 ENTRIES: tuple[Names, ...] = (
-    _USUAL, _LINEAR_ATTENTION, _LIGHTNING_ATTENTION, _STATE_SPACES, _SHORT_CONVOLUTIONS, _INDEXERS,
-    _HYPER_CONNECTIONS, _SHARED_MLP, _FUSED_ATTENTION, _BESIDE_A_DENSE_LAYER, _TWICE_IN_A_BLOCK,
+    _USUAL, _LINEAR_ATTENTION, _LIGHTNING_ATTENTION, _STATE_SPACES, _SHORT_CONVOLUTIONS, _CONVOLUTIONS_AFTER_MODULES,
+    _INDEXERS, _HYPER_CONNECTIONS, _SHARED_MLP, _FUSED_ATTENTION, _BESIDE_A_DENSE_LAYER, _TWICE_IN_A_BLOCK,
     _EXPERTS_OF_ATTENTION, _SCALED_SUMS,
 )  # fmt: skip
 
@@ -466,7 +482,7 @@ def info_of(name: str, shape: tuple[int, ...]) -> ParamInfo | None:
     """
     place, patterns = Place.of(name), names().patterns
     parameters = patterns.parameters_outside if place.block is None else patterns.parameters
-    if place.block is not None and any(kernel.fullmatch(place.local) for kernel in patterns.kernels):
+    if is_kernel(name):
         # Each channel has a kernel of its own: as many inputs as the kernel is long, which does not grow.
         return ParamInfo("hidden", fan_in=shape[-1], fan_out=shape[0], base_fan_in=shape[-1])
     info = next((info for pattern, info in parameters.items() if pattern.fullmatch(place.local)), None)
@@ -474,6 +490,16 @@ def info_of(name: str, shape: tuple[int, ...]) -> ParamInfo | None:
         tied_as = patterns.expert_number.sub(r"\g<list>{expert}", name)
         return ParamInfo(info.role, layout=info.layout, tied_as=tied_as)
     return info
+
+
+def is_kernel(name: str) -> bool:
+    """Whether a parameter of this name is a convolution in which each channel has a kernel of its own.
+
+    >>> is_kernel("model.layers.3.conv.conv.weight")
+    True
+    """
+    place = Place.of(name)
+    return place.block is not None and any(kernel.fullmatch(place.local) for kernel in names().patterns.kernels)
 
 
 def place_of(name: str) -> str:

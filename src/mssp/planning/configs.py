@@ -63,7 +63,7 @@ _SYNONYMS = ("experts", "active")
 _SHARES_OF_ONE = frozenset({
     "afmoe", "aria_text", "cohere2_moe", "dbrx", "deepseek_v3", "ernie4_5_moe", "exaone_moe", "flint", "gemma4_text",
     "glm4_moe", "glm4_moe_lite", "glm4v_moe_text", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid",
-    "granitemoeshared", "hunyuan_v1_moe", "hy_v3", "laguna", "mellum", "mimo_v2_flash", "minimax_m2",
+    "granitemoeshared", "hunyuan_v1_moe", "hy_v3", "inkling_text", "laguna", "mellum", "mimo_v2_flash", "minimax_m2",
     "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "nemotron_h", "qwen3_5_moe_text", "qwen3_next",
     "qwen3_omni_moe_text", "qwen3_vl_moe_text", "solar_open", "step3p5",
 })  # fmt: skip

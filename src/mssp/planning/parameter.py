@@ -49,7 +49,7 @@ class ParamInfo:
     Args:
         role: one of ``mssp.planning.rules.ROLES``.
         fan_in, fan_out: the sides of one matrix; read off the axes where ``layout`` names them.
-        expert_axis: the axis of a stacked tensor that runs over experts.
+        expert_axis: the axis of a stacked tensor that runs over experts; of a hidden one, over shared experts.
         layout: the other axes in order: ``"out in"`` (torch's Linear), ``"in out"``, ``"vocab out"`` (a lookup: its
             input is of order 1, so fan_in is 1), ``"(2 out) in"`` for gate and up in halves, ``"in (out 2)"``
             interleaved, ``"(3 out) in"`` for a fused qkv.
@@ -211,8 +211,9 @@ def own_dims(
 def check_fits(info: ParamInfo, target: Shape) -> None:
     """Refuse a parameter whose sizes say that the plan was made for another model."""
     expected = {**with_fans(info.role, target), "experts": float(target.experts)}
-    sides: dict[str, int | None] = {"experts": info.experts}
-    if info.role != "hidden":  # hidden matrices have sizes of their own
+    sides: dict[str, int | None] = {}
+    if info.role != "hidden":  # hidden matrices have sizes of their own, and stacks of them (shared experts) numbers
+        sides["experts"] = info.experts
         if info.role in FAN_IN and not (info.role == "embedding" and info.fan_in == 1):
             sides["fan_in"] = info.fan_in
         if info.role in FAN_OUT:

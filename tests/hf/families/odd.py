@@ -80,6 +80,23 @@ def qwen4_exp_text(shape: mssp.Shape) -> Sizes:
     return experts | heads | sizes | indexer | layers | {"indexer_compress_ratio": 2, "hc_count": 2, "hc_lowrank": 8}
 
 
+def inkling_text(shape: mssp.Shape) -> Sizes:
+    experts = {"n_routed_experts": shape.experts, "moe_intermediate_size": shape.expert_width, "n_shared_experts": 2}
+    heads = {"swa_num_attention_heads": shape.width // HEAD, "swa_num_key_value_heads": shape.width // HEAD // 2}
+    sizes = {"head_dim": HEAD, "swa_head_dim": HEAD, "d_rel": 4, "rel_extent": 16, "sliding_window_size": 8}
+    layers = {
+        "layer_types": ["hybrid_sliding"] + ["hybrid"] * (shape.depth - 1),
+        "mlp_layer_types": ["dense"] + ["sparse"] * (shape.depth - 1),
+    }
+    return (
+        experts
+        | heads
+        | sizes
+        | layers
+        | {"intermediate_size": 2 * shape.width, "num_experts_per_tok": 2, "logits_mup_width_multiplier": 1.0}
+    )
+
+
 def doge(shape: mssp.Shape) -> Sizes:
     experts = {"is_moe": True, "num_experts": 4 * shape.experts, "num_experts_per_tok": shape.active}
     return experts | {"intermediate_size": 2 * shape.width}
@@ -101,6 +118,13 @@ PLANNED: dict[str, Planned] = {
     ),
     "phimoe": Planned(
         phimoe, "sigmoid", active=2, note="two experts a token, each with its share among those nearly as good"
+    ),
+    "inkling_text": Planned(
+        inkling_text,
+        "renormalised",
+        (DENSE_LAYERS, SHARED_EXPERTS),
+        active=2,
+        note="gates of routed and shared experts add up to one together, so that their numbers stay as they are",
     ),
     "dbrx": Planned(dbrx, "renormalised", note="experts one after another along one axis"),
     "longcat_flash": Planned(
@@ -152,4 +176,4 @@ REFUSED: dict[str, Refused] = {
         "experts ([record](../records/2026-11-19-families.md))",
     ),
 }
-NOT_YET: tuple[str, ...] = ("inkling_text",)
+NOT_YET: tuple[str, ...] = ()
