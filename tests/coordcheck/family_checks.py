@@ -63,7 +63,7 @@ def checked(
         return model.train()
 
     # A readout that is the embedding has logits of order √N unless the embedding starts small, as plans warn.
-    start = {"init_std": {"embedding": INIT_STD}} if base.tie_word_embeddings else {}
+    start = {"init_std": {"embedding": INIT_STD}} if getattr(base, "tie_word_embeddings", False) else {}
     how |= {"initialize": as_it_comes, "optimizer": one_rate(LR)} if plain else {}
     batches = [(window[:, :-1], window[:, 1:]) for window in windows(STEPS, seed=0, batch=BATCH)]
     with without_plan_warnings():

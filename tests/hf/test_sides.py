@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import warnings
@@ -140,6 +141,25 @@ def test_a_plan_for_another_model_is_refused() -> None:
     message = r"the plan has another base: 'model.layers.0.self_attn.q_proj.weight' has base_fan_out 32, but the plan's"
     with pytest.raises(ValueError, match=message):
         mssp.param_groups(model, plan)
+
+
+def test_a_base_with_blocks_of_other_kinds_is_planned_by_its_own_config() -> None:
+    """Block 1 of three has linear attention, that of two has attention, whose gate has one number for each head."""
+    target, base = (config_of("bailing_hybrid", shape) for shape in (TARGET, BASE))
+    model = model_of(base)
+    mssp.hf.adapt(model, base)
+    message = (
+        "the plan's target is its own base, where it has fan_out 64 for 'model.layers.1.self_attn.g_proj.weight', and "
+        "the model has 4: the model is not that base, or the plan was extended from a target whose block of this "
+        "number is of another kind; then plan the base by its config alone, mssp.hf.plan(base, base, ...)"
+    )
+    with without_plan_warnings():
+        extended = mssp.hf.plan(target, base, lr=1e-3).extend(BASE)
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            mssp.initialize(model, extended)
+        plan = mssp.hf.plan(base, base, lr=1e-3)
+    initialized(model, plan)
+    mssp.verify(model, torch.optim.AdamW(mssp.param_groups(model, plan)), plan)
 
 
 def test_an_extended_plan_keeps_the_sides_of_the_base() -> None:

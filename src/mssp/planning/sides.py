@@ -107,6 +107,8 @@ def completed(info: ParamInfo, sides: SidesByPlace) -> ParamInfo:
     for name, planned in known.json().items():
         own = getattr(info, name)
         if own not in (None, planned):
+            if known == known.of_base:
+                raise ValueError(_other_base(info.name, name, planned, own))
             which = "the plan has another base" if name.startswith("base_") else "the plan is for another model"
             raise ValueError(f"{which}: '{info.name}' has {name} {own}, but the plan's is {planned}")
     # A gain on a head or on a low rank is planned as one on the stream where its size grows.
@@ -116,6 +118,19 @@ def completed(info: ParamInfo, sides: SidesByPlace) -> ParamInfo:
         role="norm" if grows else info.role,
         base_fan_in=info.base_fan_in or known.base_fan_in,
         base_fan_out=info.base_fan_out or known.base_fan_out,
+    )
+
+
+def _other_base(name: str, side: str, planned: int, own: int) -> str:
+    """What is the case where a plan's target is its own base, and the model has another side there.
+
+    The sides of an extended plan are those at the base of what its first target has at a place. A block of the same
+    number may be of another kind in the base, which has fewer blocks.
+    """
+    return (
+        f"the plan's target is its own base, where it has {side} {planned} for '{name}', and the model has {own}: the "
+        "model is not that base, or the plan was extended from a target whose block of this number is of another kind; "
+        "then plan the base by its config alone, mssp.hf.plan(base, base, ...)"
     )
 
 
