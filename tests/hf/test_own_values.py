@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from transformers import OlmoeForCausalLM
 import mssp
 from mssp.hf.meta import on_meta
 from mssp.hf.own_values import changed_buffers
+from mssp.planning.recipe import without_plan_warnings
 from tests.hf.test_refusals import refused
 from tests.hf.tiny_models import BASE, TARGET, config_of, initialized, logits, model_of, plan_of
 
@@ -149,3 +151,26 @@ def test_what_cannot_be_filled_is_named() -> None:
     model.register_parameter("frozen", nn.Parameter(torch.ones(2), requires_grad=False))
     with refused(model, "added and 1 more has memory and no values"):
         initialized(model, plan)
+
+
+@pytest.mark.parametrize("family", ["granitemoehybrid", "qwen3_next"])
+def test_starts_that_count_heads_need_the_base(family: str) -> None:
+    """Mamba 2's decay rates are log 1, log 2, ...; those of Qwen's delta rule are drawn head by head."""
+    target, base = config_of(family, TARGET), config_of(family, BASE)
+    with without_plan_warnings():
+        plan = mssp.hf.plan(target, base, lr=1e-3, regime="III")
+        deeper = mssp.hf.plan(target, config_of(family, replace(TARGET, depth=2)), lr=1e-3)
+    model = model_of(target)
+    mssp.hf.adapt(model)
+    initialized(model, deeper)  # of which the base has as many heads
+    mssp.hf.release(model)
+    mssp.hf.adapt(model)
+    if family == "qwen3_next":
+        initialized(model, plan)
+        return
+    message = (
+        "model.layers.*.mamba.A_log starts as the base's, spread over its own entries, of which the base may have "
+        "fewer, and a plan does not say how many: give the base's config, mssp.hf.adapt(model, base)"
+    )
+    with refused(model, message):
+        mssp.initialize(model, plan)

@@ -74,7 +74,7 @@ def initialize(
             raise ValueError(f"{info.name} has dtype {parameter.dtype}: initial weights are floating-point numbers")
         if 0 in (parameter.stride(axis) for axis, size in enumerate(parameter.shape) if size > 1):
             raise ValueError(f"{info.name} is an expanded view, whose entries share memory: clone it first")
-    missing = [pair for module in with_own_values for pair in module.missing_own_values(seed)]
+    missing = [pair for module in with_own_values for pair in module.missing_own_values(plan, seed)]
     with torch.no_grad():
         for tensor, value in missing:
             copy_whole(tensor, value)

@@ -47,7 +47,7 @@ from mssp.hf.own_factors import own_factors
 from mssp.hf.own_values import changed_buffers, values_of_own
 from mssp.hf.parameters import BaseShapes, infos_of, title_of
 from mssp.hf.probing import GATE_KINDS, Probed, gates_of
-from mssp.hf.starts import spread_starts
+from mssp.hf.starts import counted_starts, spread_starts
 from mssp.hf.text_parts import refuse_other_parts
 from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, PEFT, QUANTISED
 from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, entries_of, family_of, is_dense, loaded
@@ -262,12 +262,19 @@ class _Adapted:
         warn_of_factors(self.model)
         return type(self.model).save_pretrained(self.model, *args, **kwargs)  # type: ignore[attr-defined]
 
-    def missing_own_values(self, seed: int) -> Sequence[tuple[Tensor, Tensor]]:
-        """What takes its start from the base, with its values.
+    def missing_own_values(self, plan: Plan, seed: int) -> Sequence[tuple[Tensor, Tensor]]:
+        """What takes its start from the base, with its values. Without the base's config that is refused.
 
         Of a model that was given memory by ``to_empty``, buffers and kept parameters go before.
         """
         spread = []
+        if self.base is None and plan.base is not None and plan.base.width != self.shape.width:
+            counted = counted_starts(self.model, self.infos)
+            if counted:
+                raise ValueError(
+                    f"{counted[0]} starts as the base's, spread over its own entries, of which the base may have "
+                    "fewer, and a plan does not say how many: give the base's config, mssp.hf.adapt(model, base)"
+                )
         if self.base is not None and any(info.start == OWN for info in self.infos.values()):
             spread = spread_starts(self.model, self.infos, on_meta(self.base, like=self.model))
         changed = changed_buffers(self.model)

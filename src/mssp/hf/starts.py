@@ -7,7 +7,7 @@ would remember anything, and the larger model would be another one than the one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -36,15 +36,35 @@ def spread_starts(model: nn.Module, infos: Mapping[str, ParamInfo], base: nn.Mod
     if not grown:
         return []
     kept = {name for local, _ in grown for name, _ in at_base[local]}
-    first, second = (built_with_own_values(base, kept, seed) for seed in _SEEDS)
+    starts = [built_with_own_values(base, kept, seed) for seed in _SEEDS]
     pairs: list[tuple[Tensor, Tensor]] = []
     for local, parameter in grown:
-        names = [name for name, _ in at_base[local]]
-        start = first[names[0]]
-        counted = all(torch.equal(first[name], start) and torch.equal(second[name], start) for name in names)
-        if counted and start.numel() > 1 and start.numel() == max(start.shape) and bool((start != start.max()).any()):
+        start = _counted(starts, [name for name, _ in at_base[local]])
+        if start is not None:
             pairs.append((parameter, spread(start.flatten(), parameter.numel()).view(parameter.shape)))
     return pairs
+
+
+def counted_starts(model: nn.Module, infos: Mapping[str, ParamInfo]) -> list[str]:
+    """The parameters that take the start of a base with fewer heads, by their names for all blocks."""
+    kept = {name for name, info in infos.items() if info.start == OWN}
+    starts = [built_with_own_values(model, kept, seed) for seed in _SEEDS] if kept else []
+    blocks: dict[str, list[str]] = {}
+    for name in kept & starts[0].keys() if starts else ():
+        blocks.setdefault(for_all_blocks(name), []).append(name)
+    return sorted(pattern for pattern, names in blocks.items() if _counted(starts, names) is not None)
+
+
+def _counted(starts: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> Tensor | None:
+    """The start of a parameter that counts its entries: it is no draw, is the same in all blocks, and not one number.
+
+    ``starts`` are from several seeds.
+    """
+    start = starts[0][names[0]]
+    if not all(torch.equal(values[name], start) for values in starts for name in names):
+        return None
+    is_vector = start.numel() > 1 and start.numel() == max(start.shape)
+    return start if is_vector and bool((start != start.max()).any()) else None
 
 
 def spread(values: Tensor, count: int) -> Tensor:
