@@ -44,7 +44,7 @@ def measured(family: str, growth: str, setup: str, seeds: int) -> Cell:
         "judged": len(judged_of(check)), "vague": len(vague_of(check)),
         "off": {str(quantity.name): exponent_of(quantity) for quantity in check.off},
         "causes": [cause.text for cause in check.causes],
-        "shown": {name: exponent_of(check.quantities[name]) for name in SHOWN},
+        "shown": {name: exponent_of(check.quantities[name]) if name in check.quantities else [] for name in SHOWN},
         "loss": first_and_last(check),
         "seconds": round(time.perf_counter() - started, 1),
     }  # fmt: skip

@@ -40,9 +40,13 @@ WORDS = {
 
 
 def changes_of(family: str, growth: str) -> dict[str, Any]:
-    """What a config needs along a growth: softmax gates that are not renormalised fall with K/M, as plans warn."""
+    """What a config needs along a growth: softmax gates that are not renormalised fall with K/M, as plans warn.
+
+    Step's must have a row for padding, which is that of a byte no text has.
+    """
     falls = growth not in ("II", "III") and family in ("olmoe", "qwen2_moe")
-    return {"norm_topk_prob": True} if falls else {}
+    padding = {"pad_token_id": VOCABULARY - 1} if family == "step3p5" else {}
+    return padding | ({"norm_topk_prob": True} if falls else {})
 
 
 def checked(

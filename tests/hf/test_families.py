@@ -55,6 +55,7 @@ BY_HAND = {
     "shared_gate": (0.0, 5e-4, 1e-8 / 1.5, 0.2),
     "final_norm": (1.0, 1e-3, 1e-8 / 2, 0.0),
     "readout": (0.0, 5e-4, 1e-8, 0.2),
+    "readout_bias": (0.0, 1e-3, 1e-8, 0.0),
 }
 GATE_AND_UP = (".shared_mlp.input_linear", ".gate_up_proj")  # one Linear for both
 ENOUGH = 8000  # entries: the standard error of a standard deviation is then 0.8 %

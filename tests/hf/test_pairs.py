@@ -67,9 +67,8 @@ REFUSED = {
     "kimi-k2": "the base has no model.layers.*.self_attn.q_a_proj.weight: base and target must be of one architecture",
     "glm-4.5": "the base has no model.layers.*.self_attn.q_norm.weight: base and target must be of one architecture",
     "deepseek-v3": "the base is a deepseek_v2, the model a deepseek_v3: base and target must be of one architecture",
-    # Roles that no rule is known for: state-space layers, and a bias of the readout.
+    # State-space layers that no rule is known for.
     "jamba-1.5-large": "model.layers.*.mamba.x_proj.weight: a state-space parameter (Mamba 1), for which no rule is",
-    "phi-3.5-moe": "has parameters that are not understood: lm_head.bias (32064,)",
     "llama-4-maverick": "the base has no model.layers.*.feed_forward.gate_proj.weight: base and target must be of one",
 }
 # What changes between the configs of a pair and is outside of the theory, by the names that the configs have.

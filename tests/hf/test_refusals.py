@@ -81,10 +81,18 @@ def test_a_parameter_that_is_not_understood() -> None:
     mssp.hf.release(model)
 
 
-def test_a_bias_of_the_readout() -> None:
+def test_a_bias_of_a_readout_that_is_the_embedding() -> None:
+    """With a readout of its own the bias has a role."""
     model = model_of(config_of("ernie4_5_moe", TARGET, use_bias=True))
-    with refused(model, "has parameters that are not understood: lm_head.bias (128,)"):
+    message = (
+        "the readout is the embedding, and has a bias: a plan multiplies the logits of such a readout, and would "
+        "multiply its bias too; build the model without the bias, or with a readout of its own"
+    )
+    with refused(model, message):
         mssp.hf.adapt(model)
+    model = model_of(config_of("ernie4_5_moe", TARGET, use_bias=True, tie_word_embeddings=False))
+    mssp.hf.adapt(model)
+    assert [info.role for info in mssp.describe(model) if info.name == "lm_head.bias"] == ["readout_bias"]
 
 
 def test_numbers_of_experts_that_share_one() -> None:

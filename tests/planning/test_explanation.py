@@ -5,12 +5,12 @@ import json
 import pytest
 
 from mssp.planning.explanation import REASONS, explain
-from mssp.planning.rules import ROLES
+from mssp.planning.rules import RARE_ROLES, ROLES
 from tests.words import SCHEMES
 
 
 def test_every_role_has_a_reason() -> None:
-    assert set(REASONS) == set(ROLES)
+    assert set(REASONS) == {*ROLES, *RARE_ROLES}
 
 
 def test_one_regime() -> None:
@@ -28,7 +28,7 @@ def test_all_regimes() -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", [*ROLES, *RARE_ROLES])
 def test_everything_can_be_explained(role: str, scheme: str) -> None:
     found = explain(role, scheme=scheme)
     assert found.what

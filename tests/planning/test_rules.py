@@ -216,6 +216,19 @@ def test_the_heuristic_is_mup_in_regime_one() -> None:
             assert (heuristic.init_std, heuristic.lr, heuristic.eps) == (mup.init_std, mup.lr, mup.eps)
 
 
+def test_a_bias_of_the_readout_is_the_same_at_every_size() -> None:
+    """Its gradient is the mean error of a logit. Plan files and tables of roles do not list it."""
+    settings = [("mssp", "III", "sgd"), ("mssp", "II", "adam"), ("mup", "III", "adamw"), ("jiang", "III", "adam"),
+                ("mup-heuristic", "I", "sgd"), ("sp", None, "adamw"), ("ntp", None, "sgd")]  # fmt: skip
+    for scheme, regime, optimizer in settings:
+        plan = values(A, scheme, optimizer, regime)
+        found = plan.all_roles["readout_bias"]
+        assert (found.init_std, found.lr, found.eps, found.weight_decay) == (0, 1, None if optimizer == "sgd" else 1, 0)
+        assert "readout_bias" not in plan.roles
+        assert "readout_bias" not in plan.json()
+    assert rule("readout_bias", "mssp", "III", "sgd").source == "derived"
+
+
 def test_sources_are_marked() -> None:
     derived = {"qk_norm", "router_bias", "expert_in_bias", "expert_out_bias", "shared_gate"}
     for role in ROLES:

@@ -211,7 +211,7 @@ def _ratios_to_role(plan: Plan, model: nn.Module, claims: Claims | None) -> dict
     infos = [info for info, _ in described_parameters(model, claims)]
     ratios: dict[str, set[tuple[float, float]]] = {}
     for info, values in zip(infos, plan.resolve(infos).values(), strict=True):
-        role_values = plan.roles[info.role]
+        role_values = plan.all_roles[info.role]
         init_ratio = values.init_std / role_values.init_std if role_values.init_std else 1.0
         ratios.setdefault(info.role, set()).add((round(init_ratio, 6), round(values.lr / role_values.lr, 6)))
     return ratios

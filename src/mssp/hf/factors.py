@@ -129,7 +129,17 @@ def factors_for(model: nn.Module, gates: Mapping[MoE, str]) -> Iterator[tuple[nn
         for writer in writers or (block,):
             yield writer, RESIDUAL if writers else UNKNOWN_RESIDUAL
     if is_tied(model):
+        _refuse_bias_of_tied_readout(model)
         yield model.get_output_embeddings(), LOGITS  # type: ignore[operator]
+
+
+def _refuse_bias_of_tied_readout(model: nn.Module) -> None:
+    """Refuse a bias that is added to logits before they are multiplied: the factor is meant for the embedding alone."""
+    if getattr(model.get_output_embeddings(), "bias", None) is not None:  # type: ignore[operator]
+        raise ValueError(
+            "the readout is the embedding, and has a bias: a plan multiplies the logits of such a readout, and would "
+            "multiply its bias too; build the model without the bias, or with a readout of its own"
+        )
 
 
 def together(

@@ -24,8 +24,11 @@ _LAST = frozenset({"final", "f", "last", "out", "output"})
 _STATE_SPACE = frozenset({"A_log", "dt_bias", "D"})
 _SIDE_PATHS = frozenset({"lora", "adapter", "dt", "ssm"})
 _HEAD_COUNTS = ("num_heads", "n_head", "n_heads", "heads")
-_WITHOUT_BIAS = {"embedding": "embedding", "readout": "readout", "shared_gate": "shared expert's gate"}
-_BIAS_OF = {"hidden": "bias", "router": "router_bias", "expert_in": "expert_in_bias", "expert_out": "expert_out_bias"}
+_WITHOUT_BIAS = {"embedding": "embedding", "shared_gate": "shared expert's gate"}
+_BIAS_OF = {
+    "hidden": "bias", "router": "router_bias", "expert_in": "expert_in_bias", "expert_out": "expert_out_bias",
+    "readout": "readout_bias",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,8 @@ class ModuleGuesses:
         if role not in _BIAS_OF:
             return unknown(f"no role covers a bias of the {_WITHOUT_BIAS[role]}: build the model without it")
         halves = "(2 out)" if role == "expert_in" and "(2 out)" in layout else None
-        reason = f"bias of {seen.title} in a block" if matrix.certain else "bias of a matrix that is to be decided"
+        where = "after all blocks" if role == "readout" else "in a block"
+        reason = f"bias of {seen.title} {where}" if matrix.certain else "bias of a matrix that is to be decided"
         return started(Guess(ParamInfo(_BIAS_OF[role], layout=halves), reason, matrix.certain), seen, 0.0)
 
     def of_linear(self, seen: Seen, layout: str) -> Guess:

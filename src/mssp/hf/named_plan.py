@@ -156,7 +156,7 @@ def plan_of(document: Mapping[str, Any]) -> Plan:
         if len(row) != len(table["header"]):
             raise FORM.corrupt(f"parameters.rows.{index} must be {len(table['header'])} texts, got {len(row)}")
         role = dict(zip(table["header"], row, strict=True)).get("role")
-        if role is not None and role not in plan.roles:
+        if role is not None and role not in plan.all_roles:
             raise FORM.corrupt(f"parameters.rows.{index} is of {shown(role)}, which is no role of the plan")
     return plan
 

@@ -93,7 +93,7 @@ def suggest_claims(model: nn.Module) -> Suggestions:
         "blocks.*.norm.weight": "norm",  # gain of nn.RMSNorm in a block, of the width
         "blocks.*.mix.weight": mssp.ParamInfo("hidden", layout="out in"),  # nn.Linear in a block
         "head.weight": mssp.ParamInfo("readout", layout="out in"),  # nn.Linear after all blocks: the readout
-        # "head.bias": ...,  # DECIDE: no role covers a bias of the readout: build the model without it
+        "head.bias": "readout_bias",  # bias of nn.Linear after all blocks
     }
 
     Parameters whose modules describe themselves need no claim and are left out, and so are frozen ones. The model may

@@ -171,6 +171,7 @@ _USUAL = Names(
         # It adds to the coordinates that the gain multiplies, and its gradient is that of the gain.
         r"(?:norm|norm_f|final_layernorm)\.bias": ParamInfo("final_norm", start=0.0),
         r"lm_head\.weight": ParamInfo("readout", layout="out in"),
+        r"lm_head\.bias": ParamInfo("readout_bias"),
     },
 )
 # What a state-space or linear-attention layer has for each head or channel: how fast its memory fades, and how much of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mssp._constraints import Constraint, positive
 from mssp.planning.recipe import Recipe
-from mssp.planning.rules import BIASES, GAINS, PARTS, ROLES
+from mssp.planning.rules import BIASES, GAINS, PARTS, RARE_ROLES, ROLES
 from mssp.planning.shape import Shape
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WEIGHT_ROLES = tuple(role for role in ROLES if role not in GAINS | BIASES)
 ALL = "all"  # in init_std and init_mult: every weight matrix
-WITH_LR = (*ROLES, *PARTS)  # what a learning-rate multiplier may name
+WITH_LR = (*ROLES, *RARE_ROLES, *PARTS)  # what a learning-rate multiplier may name
 WITH_STD = (ALL, *WEIGHT_ROLES, *PARTS)  # what a standard deviation or its multiplier may name
 
 # Where eps is tuned: at the base, as the learning rate is, or at "base width 1"; or one eps for all parameters.

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Literal
 
 from mssp._constraints import Constraint, kind_of, number, one_of, optional, positive_int, switch, takes, whole, word
-from mssp.planning.rules import BIASES, FAN_IN, FAN_OUT, GAINS, PARTS, ROLES, one
+from mssp.planning.rules import BIASES, FAN_IN, FAN_OUT, GAINS, PARTS, RARE_ROLES, ROLES, one
 from mssp.planning.shape import Shape
 
 _LAYOUT_AXES = re.compile(r"\((\d+) (in|out)\)|\((in|out) (\d+)\)|(in|out|vocab)")
@@ -27,7 +27,7 @@ _START = Constraint(f"a number or {OWN!r}", _start)
 
 
 @takes(
-    role=one_of(ROLES),
+    role=one_of((*ROLES, *RARE_ROLES)),
     fan_in=optional(positive_int),
     fan_out=optional(positive_int),
     expert_axis=optional(whole),
@@ -47,7 +47,7 @@ class ParamInfo:
     """The description of one parameter, or of all that a name pattern stands for.
 
     Args:
-        role: one of ``mssp.planning.rules.ROLES``.
+        role: one of ``ROLES`` or ``RARE_ROLES`` of ``mssp.planning.rules``.
         fan_in, fan_out: the sides of one matrix; read off the axes where ``layout`` names them.
         expert_axis: the axis of a stacked tensor that runs over experts; of a hidden one, over shared experts.
         layout: the other axes in order: ``"out in"`` (torch's Linear), ``"in out"``, ``"vocab out"`` (a lookup: its

@@ -40,7 +40,7 @@ from mssp.planning.growth import Growth, infer, outside_theory, refuse_unplannab
 from mssp.planning.parameter import Dims, ParamInfo, check_fits, own_dims, parse_layout, with_fans
 from mssp.planning.power import Factor, Power
 from mssp.planning.recipe import PlanWarning, Recipe, without_plan_warnings
-from mssp.planning.rules import BIASES, GAINS, PARTS, ROLES, Rule, router_eps_of_shares, router_start
+from mssp.planning.rules import BIASES, GAINS, PARTS, RARE_ROLES, ROLES, Rule, router_eps_of_shares, router_start
 from mssp.planning.setting import (
     ADAMW,
     MSSP,
@@ -193,6 +193,12 @@ class Plan:
     def roles(self) -> Mapping[str, Values]:
         """The numbers of every role, for matrices with the sides that the role has in this model."""
         return MappingProxyType({role: self._values_of_role(role) for role in ROLES})
+
+    @cached_property
+    def all_roles(self) -> Mapping[str, Values]:
+        """The same with rare roles, which plan files and tables of roles leave out."""
+        rare = {role: self._values_of_role(role) for role in RARE_ROLES}
+        return MappingProxyType({**self.roles, **rare})
 
     @cached_property
     def parts(self) -> Mapping[str, Values]:

@@ -26,9 +26,11 @@ ROLES = (
 )  # fmt: skip
 # Parts of what is "hidden" follow its rule. Tuned multipliers and standard deviations may name them.
 PARTS = ("attention_in", "attention_out", "ffn_in", "ffn_out")
+# Roles that few models have: the numbers of a plan list them for no model, and a model's own table has them.
+RARE_ROLES = ("readout_bias",)
 GAINS = frozenset({"norm", "qk_norm", "final_norm"})
-BIASES = frozenset({"bias", "router_bias", "expert_in_bias", "expert_out_bias"})
-OUTSIDE_BLOCKS = frozenset({"embedding", "final_norm", "readout"})
+BIASES = frozenset({"bias", "router_bias", "expert_in_bias", "expert_out_bias", "readout_bias"})
+OUTSIDE_BLOCKS = frozenset({"embedding", "final_norm", "readout", "readout_bias"})
 Source = Literal["table", "erratum", "derived"]
 _PRINTED = 3  # the paper prints so many cells of a row
 
@@ -185,6 +187,8 @@ DERIVED: dict[str, Rows] = {
         adam=for_all(1 / N),
         eps=for_all(1 / L),
     ),
+    # A bias of the logits has the vocabulary's size, which does not grow: its gradient is the mean error of a logit.
+    "readout_bias": Rows(init=for_all(ZERO), sgd=for_all(one), adam=for_all(one), eps=for_all(one)),
 }
 
 # The sides of a role's matrix, for roles whose sides follow from the model's dimensions. A bias or a gain has an output
@@ -237,7 +241,9 @@ def by_shape(role: str) -> Rows:
 
 def _heuristic(role: str, readout_like: str | None, embedding_like: str | None) -> tuple[Init, Power, Power, Power]:
     is_vector = role in GAINS | BIASES
-    if role in ("readout", "shared_gate", readout_like):
+    if role == "readout_bias":
+        weight_std, lr_sgd, lr_adam, eps = one, one, one, one
+    elif role in ("readout", "shared_gate", readout_like):
         weight_std, lr_sgd, lr_adam, eps = 1 / N, 1 / N, 1 / N, one
     elif is_vector or role in ("embedding", embedding_like):
         weight_std, lr_sgd, lr_adam, eps = fan_in**-half, N, 1 / fan_in, 1 / N

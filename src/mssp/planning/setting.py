@@ -287,7 +287,13 @@ class Setting:
         return " · ".join(filter(None, (readout, "as printed" if self.as_printed else "")))
 
 
-@takes(role=one_of(rules.ROLES), scheme=SCHEME, regime=optional(REGIME), optimizer=OPTIMIZER, as_printed=switch)
+@takes(
+    role=one_of((*rules.ROLES, *rules.RARE_ROLES)),
+    scheme=SCHEME,
+    regime=optional(REGIME),
+    optimizer=OPTIMIZER,
+    as_printed=switch,
+)
 def rule(
     role: str, scheme: str | Scheme, regime: str | Regime | None, optimizer: str | Optimizer, as_printed: bool = False
 ) -> rules.Rule:

@@ -52,7 +52,7 @@ class Implied:
         kind, role = quantity.kind, quantity.of
         if kind is AGGREGATION:
             return _slope({size: plan.multiplier("aggregation") for size, plan in self._plans.items()})
-        if role not in self._first.roles:
+        if role not in self._first.all_roles:
             return None
         if self._router_waits and role == "router" and kind not in (WEIGHTS, EPS) and step <= self._starts(role) + 1:
             return None  # what is measured is rounding
@@ -66,7 +66,7 @@ class Implied:
         return kinds[kind](role, step) if kind in kinds else None
 
     def _initial(self, role: str, step: int) -> Exponent:
-        zero = any(plan.roles[role].zero for plan in self._plans.values())
+        zero = any(plan.all_roles[role].zero for plan in self._plans.values())
         return Exponent(None) if zero else self._of("init_std", role)
 
     def _rate(self, role: str, step: int) -> Exponent | None:
@@ -79,7 +79,7 @@ class Implied:
         if self._first.setting.optimizer.eps is None:
             return None
         # To Adam, scaling gradients up is scaling eps down.
-        values = {size: plan.roles[role] for size, plan in self._plans.items()}
+        values = {size: plan.all_roles[role] for size, plan in self._plans.items()}
         return _slope({size: (numbers.eps or math.nan) / numbers.grad_scale for size, numbers in values.items()})
 
     def _gradient(self, role: str, step: int) -> Exponent | None:
@@ -87,7 +87,7 @@ class Implied:
             return None
         if step < self._starts(role):
             return Exponent(None)
-        like_eps = _slope({size: plan.roles[role].eps or math.nan for size, plan in self._gradients.items()})
+        like_eps = _slope({size: plan.all_roles[role].eps or math.nan for size, plan in self._gradients.items()})
         return Exponent(like_eps.power, slack(GRADIENT(role)))
 
     def _faithfulness(self, role: str, step: int) -> Exponent | None:
@@ -99,14 +99,15 @@ class Implied:
 
     def _starts(self, role: str) -> int:
         """The number of updates after which a role has a gradient."""
-        return _UPDATES_OF_DELAY if self._first.roles["readout"].zero and role != "readout" else 0
+        waits = self._first.roles["readout"].zero and role not in ("readout", "readout_bias")
+        return _UPDATES_OF_DELAY if waits else 0
 
     def tied(self) -> bool:
         """Whether experts start equal."""
         return self._first.roles["expert_in"].starts_equal
 
     def _of(self, value: str, role: str) -> Exponent:
-        return _slope({size: getattr(plan.roles[role], value) for size, plan in self._plans.items()})
+        return _slope({size: getattr(plan.all_roles[role], value) for size, plan in self._plans.items()})
 
 
 def _slope(numbers: Mapping[int, float]) -> Exponent:

@@ -26,7 +26,7 @@ def llama4_text(shape: mssp.Shape) -> Sizes:
 def phimoe(shape: mssp.Shape) -> Sizes:
     """With noise that lets the router of a tiny model hear of a second expert that is nearly as good."""
     experts = {"num_local_experts": shape.experts, "intermediate_size": shape.expert_width, "num_experts_per_tok": 2}
-    return experts | {"attention_bias": True, "router_jitter_noise": 0.3}
+    return experts | {"attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.3}
 
 
 def dbrx(shape: mssp.Shape) -> Sizes:
