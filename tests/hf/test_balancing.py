@@ -206,6 +206,12 @@ def test_it_is_set_once(tmp_path: Path) -> None:
     assert target.router_aux_loss_coef == 0.01
 
 
+def test_a_sibling_with_the_same_config_leaves_it() -> None:
+    model = adapted(config_of("olmoe", TARGET), config_of("olmoe", BASE))
+    mssp.hf.release(model_of(model.config))
+    assert (model.router_aux_loss_coef, model.config.router_aux_loss_coef) == (0.005, 0.005)
+
+
 def test_what_somebody_sets_afterwards_stays() -> None:
     model = adapted(config_of("olmoe", TARGET), config_of("olmoe", BASE))
     model.router_aux_loss_coef = 0.3

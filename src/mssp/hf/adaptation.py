@@ -41,8 +41,8 @@ from mssp.hf.factors import (
     together,
     warn_of_factors,
 )
-from mssp.hf.kept_plan import forget, given_or_kept, keep
-from mssp.hf.meta import config_of, on_meta
+from mssp.hf.kept_plan import forget, given_or_kept, keep, own_config
+from mssp.hf.meta import STORED, config_of, on_meta
 from mssp.hf.own_factors import own_factors
 from mssp.hf.own_values import changed_buffers, values_of_own
 from mssp.hf.parameters import BaseShapes, infos_of, title_of
@@ -203,7 +203,9 @@ def release(model: nn.Module) -> None:
         detach(module)
         for name in (*_METHODS, _GATES, COEFFICIENTS):
             module.__dict__.pop(name, None)
-    restore_coefficients(model)
+    if STORED in vars(model.config):
+        own_config(model)  # before anything is set in it
+        restore_coefficients(model)
     forget(model)
 
 
