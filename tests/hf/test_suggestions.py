@@ -22,9 +22,9 @@ from mssp import ParamInfo
 from mssp.apply.description import described_parameters
 from mssp.apply.patterns import Pattern, matcher
 from mssp.hf import suggestions as drafting
-from mssp.hf.meta import STORED
 from mssp.hf.suggestions import Suggestions
 from mssp.nn import GPT, GPTConfig, MLPConfig, MLPMoE
+from mssp.planning.configs import STORED
 from own_transformer import CLAIMS, Transformer
 from tests.hf.families import PLANNED
 from tests.hf.tiny_models import BASE, config_of, model_of

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from mssp.hf.balancing import (
     keep_coefficients,
     restore_coefficients,
 )
+from mssp.hf.config_factors import FoundBefore, all_in_config, own_numbers, restore_numbers
 from mssp.hf.experts import MoE, moe_layers, numbered_layers
 from mssp.hf.factors import (
     FACTOR_ATTRIBUTE,
@@ -42,7 +44,7 @@ from mssp.hf.factors import (
     warn_of_factors,
 )
 from mssp.hf.kept_plan import forget, given_or_kept, keep, own_config
-from mssp.hf.meta import STORED, config_of, on_meta
+from mssp.hf.meta import config_of, on_meta
 from mssp.hf.own_factors import own_factors
 from mssp.hf.own_values import changed_buffers, values_of_own
 from mssp.hf.parameters import BaseShapes, infos_of, title_of
@@ -50,7 +52,7 @@ from mssp.hf.probing import GATE_KINDS, Probed, gates_of
 from mssp.hf.starts import counted_starts, spread_starts
 from mssp.hf.text_parts import refuse_other_parts
 from mssp.hf.vocabulary import ADAPTER_MODULE, ADAPTERS, PEFT, QUANTISED
-from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, entries_of, family_of, is_dense, loaded
+from mssp.planning.configs import DENSE_FAMILIES, QUANTIZATION, STORED, entries_of, family_of, is_dense, loaded
 from mssp.planning.parameter import OWN, ParamInfo
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
@@ -75,7 +77,8 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
         plan: sets the factors of the forward pass at once, for a model that has its weights from a checkpoint. For
             other models :func:`mssp.initialize` sets them. Both keep plan and base in the model's config, which
             ``save_pretrained`` writes: after ``from_pretrained``, ``adapt(model)`` and ``adapt(model, base)`` find
-            them there. A base other than the kept one is refused.
+            them there. A base other than the kept one is refused. Numbers of the config that hold factors in a
+            checkpoint are put back.
         gate: ``sigmoid``, ``softmax`` or ``renormalised``, for models whose experts are modules of their own: how such
             a model makes gates cannot be found out.
 
@@ -88,37 +91,38 @@ def adapt(model: nn.Module, base: Any = None, plan: Plan | None = None, *, gate:
     model = unwrapped(model)
     _refuse_what_is_not_trained_from_scratch(model)
     refuse_other_parts(model)
-    given, _ = (None, None) if base is None else config_of_base(model, base)
-    base, plan = given_or_kept(model, given, plan)
-    base, base_shape = (None, None) if base is None else config_of_base(model, base)
-    small = None if base is None else on_meta(base, like=model)
-    infos = infos_of(model, None if small is None else BaseShapes(small, model))
-    gates, beside = _gates(model, gate)
-    if small is not None and base_shape is not None and beside:
-        at_base = max(moe.gates().beside for moe in moe_layers(small))
-        _refuse_other_shares((Shape.from_config(model.config).active, beside), (base_shape.active, at_base))
-    factors = list(together(factors_for(model, gates), own_factors(model, small)).items())
-    paths = {module: path for path, module in model.named_modules()}
-    named = {paths[module]: factor for module, factor in factors}
-    was_empty = any(parameter.is_meta for parameter in model.parameters())
-    shape = Shape.from_config(model.config)
-    coefficients = coefficients_of(model, len(gates), shape.experts) if gates else []
-    if small is not None and base_shape is not None and coefficients:
-        layers = len([*moe_layers(small), *numbered_layers(small)])
-        coefficients = as_tuned(coefficients, small, layers, base_shape.experts)
-    adapted = _Adapted(
-        model, infos, named, shape, is_tied(model), base, base_shape, was_empty, coefficients or [], beside
-    )
-    if plan is not None:  # refuse it before anything is changed
-        adapted.plan_multipliers(plan)
-        for _, planned_factor in factors:
-            planned_factor(plan)
-        parameters = ((name, model.get_parameter(name)) for name in infos)
-        plan.resolve(
-            infos[name].fitted(name, tuple(parameter.shape), infos[name].tied_as)
-            for name, parameter in parameters
-            if parameter.requires_grad
+    with own_numbers(model):  # it may be from a checkpoint that holds factors of its plan in others
+        given, _ = (None, None) if base is None else config_of_base(model, base)
+        base, plan = given_or_kept(model, given, plan)
+        base, base_shape = (None, None) if base is None else config_of_base(model, base)
+        small = None if base is None else on_meta(base, like=model)
+        infos = infos_of(model, None if small is None else BaseShapes(small, model))
+        gates, beside = _gates(model, gate)
+        if small is not None and base_shape is not None and beside:
+            at_base = max(moe.gates().beside for moe in moe_layers(small))
+            _refuse_other_shares((Shape.from_config(model.config).active, beside), (base_shape.active, at_base))
+        factors = list(together(factors_for(model, gates), own_factors(model, small)).items())
+        paths = {module: path for path, module in model.named_modules()}
+        named = {paths[module]: factor for module, factor in factors}
+        was_empty = any(parameter.is_meta for parameter in model.parameters())
+        shape = Shape.from_config(model.config)
+        coefficients = coefficients_of(model, len(gates), shape.experts) if gates else []
+        if small is not None and base_shape is not None and coefficients:
+            layers = len([*moe_layers(small), *numbered_layers(small)])
+            coefficients = as_tuned(coefficients, small, layers, base_shape.experts)
+        adapted = _Adapted(
+            model, infos, named, shape, is_tied(model), base, base_shape, was_empty, coefficients or [], beside
         )
+        if plan is not None:  # refuse it before anything is changed
+            adapted.plan_multipliers(plan)
+            for _, planned_factor in factors:
+                planned_factor(plan)
+            parameters = ((name, model.get_parameter(name)) for name in infos)
+            plan.resolve(
+                infos[name].fitted(name, tuple(parameter.shape), infos[name].tied_as)
+                for name, parameter in parameters
+                if parameter.requires_grad
+            )
     release(model)
     for name in _METHODS:
         setattr(model, name, getattr(adapted, name))
@@ -206,6 +210,7 @@ def release(model: nn.Module) -> None:
     if STORED in vars(model.config):
         own_config(model)  # before anything is set in it
         restore_coefficients(model)
+        restore_numbers(model)
     forget(model)
 
 
@@ -222,7 +227,7 @@ class _Adapted:
     base_shape: Shape | None
     was_empty: bool
     coefficients: Sequence[Coefficient]
-    gates_beside: int
+    in_config: FoundBefore = field(default_factory=dict)
 
     def param_infos(self) -> Mapping[str, ParamInfo]:
         _refuse_adapters(self.model)  # which may have come since
@@ -260,9 +265,16 @@ class _Adapted:
         keep_coefficients(self.model, self.coefficients, plan)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own, which says where the checkpoint computes something else without ``mssp``."""
-        warn_of_factors(self.model)
-        return type(self.model).save_pretrained(self.model, *args, **kwargs)  # type: ignore[attr-defined]
+        """The model's own, with the factors in numbers of the config.
+
+        Where these cannot hold all of them, a warning says that the checkpoint computes something else without
+        ``mssp``.
+        """
+        in_config = all_in_config(self.model, self.in_config)
+        if in_config is None:
+            warn_of_factors(self.model)
+        with nullcontext() if in_config is None else in_config.set_on(self.model):
+            return type(self.model).save_pretrained(self.model, *args, **kwargs)  # type: ignore[attr-defined]
 
     def missing_own_values(self, plan: Plan, seed: int) -> Sequence[tuple[Tensor, Tensor]]:
         """What takes its start from the base, with its values. Without the base's config that is refused.

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from mssp._tables import number
-from mssp.hf.meta import STORED
+from mssp.planning.configs import STORED
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 
@@ -164,23 +164,22 @@ def leave_coefficients(model: nn.Module) -> None:
         del getattr(model.config, STORED)[_KEPT]
 
 
-def read(model: nn.Module, name: str) -> Any:
-    """The number of a name: that of an attribute of the model, or of an entry of its config."""
-    holder, _, local = name.rpartition(".")
-    return getattr(_holder(model, holder), local, None)
+def read(owner: Any, path: str) -> Any:
+    """The number of a name: that of an attribute of a model, or of an entry of its config."""
+    holder, _, local = path.rpartition(".")
+    return getattr(_holder(owner, holder), local, None)
 
 
-def put(model: nn.Module, name: str, value: Any) -> None:
+def put(owner: Any, path: str, value: Any) -> None:
     """Set such a number."""
-    holder, _, local = name.rpartition(".")
-    setattr(_holder(model, holder), local, value)
+    holder, _, local = path.rpartition(".")
+    setattr(_holder(owner, holder), local, value)
 
 
-def _holder(model: nn.Module, path: str) -> Any:
-    holder: Any = model
+def _holder(owner: Any, path: str) -> Any:
     for part in path.split(".") if path else ():
-        holder = getattr(holder, part)
-    return holder
+        owner = getattr(owner, part)
+    return owner
 
 
 def _places(name: str, entry: str | None) -> set[str]:

@@ -10,10 +10,9 @@ from torch import nn
 
 from mssp._constraints import a_config, a_device, a_plan, function, one_of, optional, positive, takes, whole
 from mssp.apply.initial_weights import initialize
-from mssp.hf.adaptation import adapt
+from mssp.hf.adaptation import adapt, release
 from mssp.hf.config_plans import plan as plan_of_configs
 from mssp.hf.factors import is_tied
-from mssp.hf.kept_plan import forget
 from mssp.hf.meta import config_of, on_meta
 from mssp.hf.parameters import title_of
 from mssp.hf.probing import GATE_KINDS
@@ -64,7 +63,7 @@ def from_config(
     target = config_of(config)
     planned = plan_of_configs(target, base, lr=lr, **settings) if plan is None else plan
     model = on_meta(target)
-    forget(model)  # a plan that the config of a checkpoint keeps
+    release(model)  # from a plan that the config of a checkpoint keeps
     model.float()
     adapt(model, base, gate=gate)
     if shard is not None:

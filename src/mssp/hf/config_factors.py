@@ -3,6 +3,9 @@
 Some families multiply by a number of their config what a plan multiplies. No name tells which number does exactly what
 a factor does, and nothing else. So the model is built with each number changed, without weights, and is run with
 stand-ins: all numbers in it, and the logits, must then be those of the model as it is, with the factor on outputs.
+
+Where such numbers can hold all factors, checkpoints have them there, and compute the same without ``mssp``. The config
+keeps what the numbers were, so that ``adapt`` and ``release`` give a model from a checkpoint its own ones back.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from torch import nn
 from mssp.apply.description import name_cleaner
 from mssp.hf.balancing import numbers_of_config, put, read
 from mssp.hf.factors import factor_of, label_of
-from mssp.hf.meta import STORED, on_meta
+from mssp.hf.meta import numbers_with_factors, on_meta
 from mssp.hf.rehearsal import Ran, Rehearsal, rehearsal
-from mssp.hf.stand_ins import NotRunnableError
+from mssp.planning.configs import REPLACED, STORED
 
 _OTHER = 0.37  # a factor beside the plan's, at which a number must do the same
 _PATTERNS = 3  # of stand-ins
@@ -39,15 +42,40 @@ class ConfigFactors:
 
     @contextmanager
     def set_on(self, model: nn.Module) -> Iterator[None]:
-        """For a while, the model's config has these numbers."""
-        before = {name: read(model, name) for name in self.entries}
+        """For a while, the model's config has these numbers, and keeps what they were, if it keeps a plan."""
+        before = {name: read(model.config, name) for name in self.entries}
+        stored = vars(model.config).get(STORED)
         try:
             for name, value in self.entries.items():
-                put(model, name, value)
+                put(model.config, name, value)
+            if stored is not None and before:
+                stored[REPLACED] = {name: {"own": before[name], "planned": self.entries[name]} for name in before}
             yield
         finally:
             for name, value in before.items():
-                put(model, name, value)
+                put(model.config, name, value)
+            if stored is not None:
+                stored.pop(REPLACED, None)
+
+
+FoundBefore = dict[tuple[Any, ...], ConfigFactors | None]  # by the factors and the numbers of a model's config
+
+
+def all_in_config(model: nn.Module, before: FoundBefore) -> ConfigFactors | None:
+    """The entries that can hold all factors of a model which keeps its plan; None where some must stay outside.
+
+    Finding them takes seconds for a model of many layers, and training saves often: what was found ``before`` is used
+    again for the same factors and numbers.
+    """
+    factors = {module: factor_of(module) for module in model.modules()}
+    multiplied = {module for module, factor in factors.items() if factor != 1.0}
+    if multiplied and STORED not in vars(model.config):
+        return None
+    state = (*factors.values(), *numbers_of_config(model.config))
+    if state not in before:
+        found = config_factors(model)
+        before[state] = found if multiplied <= found.modules else None
+    return before[state]
 
 
 def config_factors(model: nn.Module) -> ConfigFactors:
@@ -71,14 +99,64 @@ def config_factors(model: nn.Module) -> ConfigFactors:
                     entries.update([entry])
                     held += paths
             rest = {path: factor for path, factor in factors.items() if path not in held}
-            if runs.agree(factors, entries, rest):  # all at once, too
-                found = ConfigFactors(
-                    {f"config.{name}": value for name, value in entries.items()},
-                    frozenset(modules[path] for path in held),
-                )
-    except NotRunnableError:
-        pass  # nothing is known then, and weights take the factors
+            if runs.agree(factors, entries, rest) and runs.can_undo(entries):  # all at once, too
+                found = ConfigFactors(entries, frozenset(modules[path] for path in held))
+    except ValueError:
+        pass  # nothing is known of a model that cannot be built again or run, and weights take the factors
     return found
+
+
+# -- models from checkpoints ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def own_numbers(model: nn.Module) -> Iterator[None]:
+    """For a while, a model from a checkpoint has its own numbers, and not those that hold its plan's factors."""
+    replaced = _replaced(model)
+    try:
+        for holder, name, own, _ in replaced:
+            setattr(holder, name, own)
+        yield
+    finally:
+        for holder, name, _, planned in replaced:
+            setattr(holder, name, planned)
+
+
+def restore_numbers(model: nn.Module) -> None:
+    """Give a model from a checkpoint its own numbers back, unless somebody has set them since."""
+    for holder, name, own, _ in _replaced(model):
+        setattr(holder, name, own)
+
+
+def _replaced(model: nn.Module) -> list[tuple[Any, str, float, float]]:
+    """The numbers with factors of a plan, in a config and in the modules that have copied them when they were built.
+
+    Each is given by what holds it, the name, what it is without the plan, and what it is now.
+    """
+    found = list(numbers_with_factors(model.config))
+    if found:
+        configs = copy.deepcopy(model.config), copy.deepcopy(model.config)
+        for config, is_own in zip(configs, (True, False), strict=True):
+            for part, name, own, planned in numbers_with_factors(config):
+                setattr(part, name, own if is_own else planned)
+        clean = name_cleaner(model)
+        modules = {clean(path): module for path, module in model.named_modules()}
+        differing = _differing(*(on_meta(config, like=model) for config in configs))
+        found += [(modules[path], *rest) for path, *rest in differing if path in modules]
+    return [each for each in found if getattr(each[0], each[1], None) == each[3]]
+
+
+def _differing(one: nn.Module, other: nn.Module) -> list[tuple[str, str, float, float]]:
+    """The numbers on modules in which two models differ: the path, the name, and both values."""
+    return [
+        (path, name, value, vars(partner)[name])
+        for (path, module), partner in zip(one.named_modules(), other.modules(), strict=True)
+        for name, value in vars(module).items()
+        if type(value) is float and value != vars(partner)[name]
+    ]
+
+
+# -- finding them -----------------------------------------------------------------------------------------------------
 
 
 class _Runs:
@@ -118,6 +196,20 @@ class _Runs:
         except ValueError:  # it cannot be built or run with this number
             return False
 
+    def can_undo(self, entries: Mapping[str, float]) -> bool:
+        """Whether a model that was built with other entries is the old one when its numbers are put back."""
+        try:
+            with self._changed(entries) as changed:
+                for path, name, own, _ in _differing(self._own.model, changed.model):
+                    setattr(changed.model.get_submodule(path), name, own)
+                for name in entries:
+                    put(changed.model.config, name, self.numbers[name])
+                return all(
+                    changed.ran({}, pattern).is_close(self._run({}, pattern), _ROUNDING) for pattern in range(_PATTERNS)
+                )
+        except ValueError:
+            return False
+
     def _is_unread(self, name: str) -> bool:
         """Whether an entry changes nothing in a run, which is so of most."""
         if name not in self._unread and self.agree({}, {name: self.numbers[name] * _OTHER}):
@@ -132,12 +224,11 @@ class _Runs:
 
     @contextmanager
     def _changed(self, entries: Mapping[str, float]) -> Iterator[Rehearsal]:
-        holder: Any = nn.Module()
-        holder.config = copy.deepcopy(self._model.config)
-        vars(holder.config).pop(STORED, None)
-        holder.config._experts_implementation = _IN_PLAIN_CODE
+        config: Any = copy.deepcopy(self._model.config)
+        vars(config).pop(STORED, None)
+        config._experts_implementation = _IN_PLAIN_CODE
         for name, value in entries.items():
-            put(holder, f"config.{name}", value)
-        built = on_meta(holder.config, like=self._model).eval()
+            put(config, name, value)
+        built = on_meta(config, like=self._model).eval()
         with rehearsal(built) as run, torch.no_grad():
             yield run

@@ -6,7 +6,8 @@ to the base, the small model that was tuned: what an output is multiplied by the
 
 A factor is a plain number on the module, and the hook a plain function that reads it. So both are copied with the
 module, compiled with it and kept by FSDP, and can be removed with :func:`detach`. A model that ``from_pretrained``
-builds has no factors and no hooks; its config has the plan, by which :func:`mssp.hf.adapt` attaches them again.
+builds has no factors and no hooks; its config has the plan, by which :func:`mssp.hf.adapt` attaches them again. Where
+numbers of the config can hold all factors, the checkpoint has them there instead (``config_factors``).
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def warn_of_factors(model: nn.Module) -> None:
         name, factor = multiplied[0]
         message = (
             f"without mssp this checkpoint computes something else: {len(multiplied)} outputs are multiplied, as that "
-            f"of {name} by {factor:.4g}, which is not in its weights; after from_pretrained call "
+            f"of {name} by {factor:.4g}, which is not in its weights or its config; after from_pretrained call "
             "mssp.hf.adapt(model), or write it for others by mssp.hf.save_pretrained(model, folder, folded=True)"
         )
         warnings.warn(message, PlanWarning, stacklevel=3)

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from mssp.hf.meta import STORED, config_of
-from mssp.planning.configs import FAMILY, entries_of
+from mssp.hf.meta import config_of
+from mssp.planning.configs import FAMILY, STORED, entries_of
 from mssp.planning.plans import Plan
 from mssp.planning.shape import Shape
 

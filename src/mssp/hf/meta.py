@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from importlib import import_module
 from numbers import Real
 from typing import Any, TypeVar
@@ -15,9 +17,18 @@ from torch.overrides import TorchFunctionMode
 
 from mssp._constraints import shown
 from mssp.hf.text_parts import fitted_to, freeze_other_parts, text_config_of
-from mssp.planning.configs import FAMILY, NOT_SIZES, entries_of, family_of, loaded
+from mssp.planning.configs import (
+    FAMILY,
+    NOT_SIZES,
+    REPLACED,
+    STORED,
+    entries_of,
+    family_of,
+    loaded,
+    replaced_numbers,
+    with_own_numbers,
+)
 
-STORED = "mssp"  # the entry of a model's config that holds plan and base, and is saved with checkpoints
 Built = TypeVar("Built")
 
 
@@ -40,9 +51,11 @@ def config_of(source: Any, like: nn.Module | None = None) -> Any:
     """A config object, from an object, a mapping, a folder, or the path of a ``config.json``.
 
     Its class is that of the config of the model ``like``, or the one that ``transformers`` has for the family. Of the
-    config of a multimodal model it is the part for text, if there is a class of language models for that.
+    config of a multimodal model it is the part for text, if there is a class of language models for that. Numbers in
+    which a checkpoint holds factors of its plan are what they were before.
     """
     if hasattr(source, "to_dict") and hasattr(source, FAMILY):
+        source = _with_own_numbers(source)
         return _of_text(source) if like is None else fitted_to(source, like)
     source = loaded(source)
     if not isinstance(source, Mapping):
@@ -61,11 +74,34 @@ def config_of(source: Any, like: nn.Module | None = None) -> Any:
     family = source.get(FAMILY, family_of(entries))
     if not isinstance(family, str) or family not in CONFIG_MAPPING:
         raise ConfigError(f"the config's model_type {family!r} is not one that transformers knows")
-    return _of_text(_built(CONFIG_MAPPING[family], _sizes_in(source)))
+    return _of_text(_built(CONFIG_MAPPING[family], _sizes_in(with_own_numbers(source))))
 
 
 def _sizes_in(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entries.items() if key not in (*NOT_SIZES, STORED)}
+
+
+def _with_own_numbers(config: Any) -> Any:
+    if not replaced_numbers(getattr(config, STORED, None)):
+        return config
+    config = copy.deepcopy(config)
+    for part, name, own, planned in numbers_with_factors(config):
+        if getattr(part, name, None) == planned:  # nobody has set it since
+            setattr(part, name, own)
+    del getattr(config, STORED)[REPLACED]
+    return config
+
+
+def numbers_with_factors(config: Any) -> Iterator[tuple[Any, str, float, float]]:
+    """The numbers in which a checkpoint's config holds factors of its plan.
+
+    Each is given by the part of the config that has it, the name, what it was, and what the plan has made of it.
+    """
+    for path, (own, planned) in replaced_numbers(getattr(config, STORED, None)).items():
+        *parts, name = path.split(".")
+        part = reduce(lambda part, each: getattr(part, each, None), parts, config)
+        if part is not None:
+            yield part, name, own, planned
 
 
 def _of_text(config: Any) -> Any:

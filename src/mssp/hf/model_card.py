@@ -13,8 +13,8 @@ from torch import nn
 from mssp._constraints import a_module, switch, takes, word
 from mssp.apply.description import unwrapped
 from mssp.hf.hub import is_on_the_hub
-from mssp.hf.meta import STORED
 from mssp.hf.saving import save_pretrained
+from mssp.planning.configs import STORED
 from mssp.planning.plans import Plan
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Checkpoints of adapted models: whether they compute the same without ``mssp``, and plain ones with folded factors.
 
-A checkpoint has weights and a config. Factors of the forward pass are in neither: ``adapt`` attaches them again by the
-plan that the config keeps, and whoever reads the checkpoint without ``mssp`` has another model.
+A checkpoint has weights and a config. Where numbers of the config can hold all factors of the forward pass, every
+checkpoint has them there. Elsewhere they are in neither: ``adapt`` attaches them again by the plan that the config
+keeps, and whoever reads the checkpoint without ``mssp`` has another model, unless the factors are folded.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, folded:
             inference engines then compute what the adapted model does, without ``mssp``. The model itself stays as it
             is and can be trained further; the checkpoint has no plan. While it is written, the matrices that take a
             factor (the last ones of attention, of dense layers and of experts) are in memory twice: about a third of
-            the weights more. Without it, the checkpoint is the one to resume from.
+            the weights more. Without it, the checkpoint is the one to resume from. It has the plan, and the factors
+            where numbers of the config can hold all of them; ``adapt`` takes them out of these again. Where they
+            cannot, a warning says that it computes something else without ``mssp``.
         settings: those of the model's own ``save_pretrained``.
     """
     model = unwrapped(model)

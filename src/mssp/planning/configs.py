@@ -6,6 +6,7 @@ refused here, before any model is built.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -52,6 +53,8 @@ _FOR_TEXT = ("text_config", "thinker_config")  # the part for text of a multimod
 _PARTS_OF_CONFIGS = ("attn_config", "ffn_config")  # configs inside of configs
 _SIZES_OF_EXPERTS = ("expert_width", "experts", "active")
 FAMILY, QUANTIZATION = "model_type", "quantization_config"
+STORED = "mssp"  # the entry of a model's config that holds plan and base, and is saved with checkpoints
+REPLACED = "numbers"  # a part of it, in checkpoints: other entries that hold factors of the plan, and what these were
 # Entries that no plan depends on, and that would need packages, weights or names of labels before a model is built.
 NOT_SIZES = (
     "transformers_version", FAMILY, QUANTIZATION, "_attn_implementation", "num_labels", "id2label", "label2id",
@@ -115,11 +118,46 @@ def entries_of(config: Any) -> Config:
     entries = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(entries, Mapping):
         raise ValueError(f"a model config is a mapping of names to sizes, got a {type(config).__name__}")
+    entries = with_own_numbers(entries)
     if not isinstance(entries.get(FAMILY, ""), str):
         raise ValueError(f"a config's {FAMILY} is a name, got {entries[FAMILY]!r}")
     parts = (entries.get(key) for key in _FOR_TEXT)
     text = next((part for part in parts if isinstance(part, Mapping)), None)
     return entries if text is None or (_has_width(entries) and not _has_width(text)) else entries_of(text)
+
+
+def with_own_numbers(entries: Config) -> Config:
+    """The entries of a checkpoint's config without the factors that a plan has put into some of its numbers.
+
+    >>> kept = {"numbers": {"logit_scale": {"own": 1.0, "planned": 0.5}}}
+    >>> with_own_numbers({"logit_scale": 0.5, "hidden_size": 64, "mssp": kept})
+    {'logit_scale': 1.0, 'hidden_size': 64, 'mssp': {}}
+    """
+    replaced = replaced_numbers(entries.get(STORED))
+    if not replaced:
+        return entries
+    own: dict[str, Any] = copy.deepcopy(dict(entries))
+    for path, (before, planned) in replaced.items():
+        *parts, name = path.split(".")
+        part: Any = own
+        for each in parts:
+            part = part.get(each) if isinstance(part, dict) else None
+        if isinstance(part, dict) and part.get(name) == planned:
+            part[name] = before
+    own[STORED] = {key: value for key, value in own[STORED].items() if key != REPLACED}
+    return own
+
+
+def replaced_numbers(stored: Any) -> dict[str, tuple[float, float]]:
+    """The entries that hold factors of a plan, by their paths: what they were, and what the plan has made of them.
+
+    ``stored`` is what a config keeps of a plan.
+    """
+    kept = stored.get(REPLACED) if isinstance(stored, Mapping) else None
+    if not isinstance(kept, Mapping):
+        return {}
+    pairs = {path: (each.get("own"), each.get("planned")) for path, each in kept.items() if isinstance(each, Mapping)}
+    return {path: (own, now) for path, (own, now) in pairs.items() if isinstance(own, float) and isinstance(now, float)}
 
 
 def _has_width(entries: Config) -> bool:

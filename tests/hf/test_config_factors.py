@@ -1,0 +1,217 @@
+"""Factors in numbers of a checkpoint's config: it computes the same without mssp, and with it no factor acts twice."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, Dots1ForCausalLM
+
+import mssp
+from mssp.hf.factors import factor_of, label_of
+from mssp.planning.recipe import PlanWarning
+from tests.hf.test_refusals import refused
+from tests.hf.tiny_models import BASE, TARGET, config_of, initialized, logits, model_of, plan_of
+
+WIDER = replace(TARGET, depth=BASE.depth)
+NUMBERS = {"own": 1.0, "planned": 2.0}
+NEEDS_MSSP = "without mssp this checkpoint computes something else"
+
+
+class Case(NamedTuple):
+    """A family, its sizes, and the number of its config that holds the factor: what it was, and what is saved."""
+
+    family: str
+    shape: mssp.Shape
+    entry: str
+    own: float
+    saved: float
+    settings: Any = MappingProxyType({})
+
+    def config(self, shape: mssp.Shape) -> Any:
+        return config_of(self.family, shape, **self.settings)
+
+
+CASES = [
+    Case("dots1", WIDER, "routed_scaling_factor", 1.0, 0.5),
+    Case("hy_v3", WIDER, "router_scaling_factor", 2.826, 4.239),
+    Case("granitemoeshared", TARGET, "residual_multiplier", 1.0, 2 / 3),
+    Case("granitemoe", WIDER, "logits_scaling", 1.0, 2.0, {"tie_word_embeddings": True}),  # divides
+]
+case = pytest.mark.parametrize("case", CASES, ids=[case.family for case in CASES])
+
+
+def ready(case: Case, model_class: Any = None) -> Any:
+    model = model_of(case.config(case.shape)) if model_class is None else model_class(case.config(case.shape)).eval()
+    mssp.hf.adapt(model, base=case.config(BASE))
+    aggregation = 1.5 if case.family == "hy_v3" else 1.0
+    return initialized(model, plan_of(case.shape, BASE, readout="mup", aggregation_mult=aggregation))
+
+
+def read(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def numbers_on_modules(model: Any) -> dict[str, Any]:
+    return {
+        f"{path}.{name}": value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if type(value) is float
+    }
+
+
+@case
+def test_such_a_checkpoint_needs_nothing(case: Case, tmp_path: Path) -> None:
+    model = ready(case)
+    expected, kept, random = logits(model), copy.deepcopy(model.config.mssp), torch.get_rng_state()
+    for _ in range(2):
+        model.save_pretrained(tmp_path)  # warnings are errors here
+    assert torch.equal(torch.get_rng_state(), random)  # so that training goes on as if nothing had been saved
+    assert getattr(model.config, case.entry) == case.own
+    assert model.config.mssp == kept
+    assert torch.equal(logits(model), expected)
+    plain = read(tmp_path)
+    assert getattr(plain.config, case.entry) == pytest.approx(case.saved, rel=1e-12)
+    torch.testing.assert_close(logits(plain), expected, rtol=1e-4, atol=1e-6)
+
+
+@case
+def test_adapted_again_no_factor_acts_twice(case: Case, tmp_path: Path) -> None:
+    model = ready(case)
+    model.save_pretrained(tmp_path / "1")
+    again = read(tmp_path / "1")
+    for base in (case.config(BASE), None):
+        mssp.hf.adapt(again, base)
+        for each in (again, copy.deepcopy(again)):
+            assert torch.equal(logits(each), logits(model))
+            assert numbers_on_modules(each) == numbers_on_modules(model)
+            assert getattr(each.config, case.entry) == case.own
+            assert each.config.mssp == model.config.mssp
+    again.save_pretrained(tmp_path / "2")
+    first, second = ((tmp_path / name / "config.json").read_text() for name in "12")
+    assert json.loads(first) == json.loads(second)
+    mssp.hf.release(model)
+    for released in (again, read(tmp_path / "2")):
+        mssp.hf.release(released)
+        assert torch.equal(logits(released), logits(model))
+        assert numbers_on_modules(released) == numbers_on_modules(model)
+        assert getattr(released.config, case.entry) == case.own
+        assert not hasattr(released.config, "mssp")
+
+
+def test_another_plan_is_relative_to_the_model_s_own_number(tmp_path: Path) -> None:
+    ready(CASES[0]).save_pretrained(tmp_path)
+    model = read(tmp_path)
+    mssp.hf.adapt(model, CASES[0].config(BASE), plan_of(WIDER, BASE, readout="mup", aggregation_mult=3.0))
+    assert model.config.routed_scaling_factor == 1.0
+    assert {factor_of(module) for module in model.modules()} == {1.0, 1.5}
+    model.save_pretrained(tmp_path)
+    assert read(tmp_path).config.routed_scaling_factor == 1.5
+
+
+def test_what_is_refused_keeps_its_numbers(tmp_path: Path) -> None:
+    ready(CASES[0]).save_pretrained(tmp_path)
+    model = read(tmp_path)
+    before, numbers = logits(model), numbers_on_modules(model)
+    with refused(model, "keeps a plan from another base"):
+        mssp.hf.adapt(model, CASES[0].config(mssp.Shape(32, 32, 4, 2, 2)))
+    assert torch.equal(logits(model), before)
+    assert numbers_on_modules(model) == numbers
+
+
+def test_models_of_one_config_have_numbers_of_their_own(tmp_path: Path) -> None:
+    ready(CASES[0]).save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    model, other = model_of(config), model_of(config)
+    before = logits(other)
+    mssp.hf.adapt(model)
+    assert config.routed_scaling_factor == 0.5
+    assert torch.equal(logits(other), before)
+    mssp.hf.adapt(other)
+    assert numbers_on_modules(other) == numbers_on_modules(model)
+
+
+def test_what_somebody_sets_afterwards_stays(tmp_path: Path) -> None:
+    ready(CASES[0]).save_pretrained(tmp_path)
+    model = read(tmp_path)
+    model.config.routed_scaling_factor = 7.0
+    model.model.layers[1].mlp.gate.routed_scaling_factor = 7.0
+    mssp.hf.release(model)
+    assert model.config.routed_scaling_factor == 7.0
+    assert model.model.layers[1].mlp.gate.routed_scaling_factor == 7.0
+
+
+# -- such a config as a base or a target -------------------------------------------------------------------------------
+
+
+def test_plans_over_configs_read_the_model_s_own_numbers(tmp_path: Path) -> None:
+    case = CASES[0]
+    ready(case).save_pretrained(tmp_path)
+    forms = (tmp_path, AutoConfig.from_pretrained(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PlanWarning)
+        upward = mssp.hf.plan(case.config(case.shape), case.config(BASE), lr=1e-3)
+        onward = mssp.hf.plan(case.config(TARGET), case.config(case.shape), lr=1e-3)
+        for form in forms:
+            assert mssp.hf.plan(form, case.config(BASE), lr=1e-3).json() == upward.json()
+            assert mssp.hf.plan(case.config(TARGET), form, lr=1e-3).json() == onward.json()
+            built: Any = mssp.hf.from_config(form, upward, base=case.config(BASE))
+            assert built.config.routed_scaling_factor == 1.0
+            assert set(numbers_on_modules(built).values()) == set(numbers_on_modules(ready(case)).values())
+            assert {factor_of(module) for module in built.modules()} == {1.0, 0.5}
+            larger = model_of(case.config(TARGET))
+            mssp.hf.adapt(larger, base=form)  # and finds no factor that grows
+            labels = {label_of(module) for module in larger.modules()}
+            assert labels == {"", "aggregation", "residual"}
+    assert not any("routed_scaling_factor" in each for each in (*upward.warnings, *onward.warnings))
+
+
+@pytest.mark.parametrize("kept", [3, {"hidden_size": 3}, {"hidden_size": {"own": "x"}}, {"a.b": NUMBERS}])
+def test_odd_records_change_nothing(kept: Any) -> None:
+    config = CASES[0].config(BASE)
+    config.mssp = {"numbers": kept}
+    assert mssp.Shape.from_config(config) == BASE
+    assert mssp.hf.by_name(plan_of(BASE, BASE), config).plan.target.width == 64
+    mssp.hf.release(model_of(config))
+
+
+# -- numbers that cannot hold all factors, or cannot be taken back -----------------------------------------------------
+
+
+def test_a_part_of_the_factors_is_not_written(tmp_path: Path) -> None:
+    model = ready(CASES[0]._replace(shape=TARGET))  # whose residual factor no number holds
+    with pytest.warns(PlanWarning, match=NEEDS_MSSP):
+        model.save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.routed_scaling_factor == 1.0
+    assert "numbers" not in config.mssp
+
+
+class InATuple(Dots1ForCausalLM):  # type: ignore[misc]
+    """A model that has its scaling factor where nobody finds it, so that it could not be taken back."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        router = self.model.layers[1].mlp.gate
+        router.held = (vars(router).pop("routed_scaling_factor"),)
+        router.__class__ = type("Held", (type(router),), {"routed_scaling_factor": property(_held)})
+
+
+def _held(router: Any) -> float:
+    held: float = router.held[0]
+    return held
+
+
+def test_a_number_that_could_not_be_taken_back_is_left_alone(tmp_path: Path) -> None:
+    model = ready(CASES[0], InATuple)
+    with pytest.warns(PlanWarning, match=NEEDS_MSSP):
+        model.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).routed_scaling_factor == 1.0
