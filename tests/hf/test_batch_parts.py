@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,24 @@ def test_a_loss_that_is_not_known_is_warned_of(tmp_path: Path) -> None:
     trainer = trainer_for(tmp_path, chosen, model=model, gradient_accumulation_steps=3, max_steps=1)
     with pytest.warns(PlanWarning, match=r"each of 3 parts of a batch adds .* its coefficient is not known: divide it"):
         trainer.train()
+
+
+def check_parts_on_ranks() -> None:
+    """Each of two processes has two parts of a batch of four rows, of which two have 2 predictions and the others 7.
+
+    It is run in ``test_fsdp``, where two processes are started.
+    """
+    data, chosen = rows(4), plan(readout="mup")
+    for row in data[:2]:
+        row["labels"] = row["labels"].clone()
+        row["labels"][3:] = -100
+    alone: Any = model_for(chosen).train()
+    for row in data:
+        share = int((row["labels"][1:] != -100).sum()) / 18
+        (share * alone(**{key: value.unsqueeze(0) for key, value in row.items()}).loss).backward()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer, witness = trained(
+            Path(folder), data, per_device_train_batch_size=1, gradient_accumulation_steps=2, max_steps=1
+        )
+    assert trainer.args.world_size == 2
+    torch.testing.assert_close(witness.gradients[0], of_router(alone), rtol=1e-4, atol=1e-6)

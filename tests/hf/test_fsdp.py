@@ -1,4 +1,4 @@
-"""Sharded models of transformers, and accelerate: two processes, gloo, CPU."""
+"""Sharded models of transformers, accelerate, and a batch on several processes: two of them, gloo, CPU."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import mssp.hf
 from mssp.apply.groups import optimizer_for
 from mssp.hf.factors import FACTOR_ATTRIBUTE
 from mssp.hf.meta import on_meta
+from tests.hf.test_batch_parts import check_parts_on_ranks
 from tests.hf.tiny_models import config_of, initialized, model_of, plan_of, tokens
 from tests.ranks import check_on_ranks
 
@@ -160,9 +161,16 @@ def check_accelerate() -> None:
 
 
 @pytest.mark.slow
-def test_sharding_changes_nothing(tmp_path: Path) -> None:
+def test_several_processes_change_nothing(tmp_path: Path) -> None:
     check_on_ranks(
-        RANKS, tmp_path, check_initial_weights, check_meta, check_forward_pass, check_steps, check_accelerate
+        RANKS,
+        tmp_path,
+        check_initial_weights,
+        check_meta,
+        check_forward_pass,
+        check_steps,
+        check_parts_on_ranks,
+        check_accelerate,
     )
 
 
