@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Dots1ForCausalLM
 
 import mssp
-from mssp.hf.factors import factor_of, label_of
+from mssp.hf.factors import factor_of
 from mssp.planning.recipe import PlanWarning
 from tests.hf.test_refusals import refused
 from tests.hf.tiny_models import BASE, TARGET, config_of, initialized, logits, model_of, plan_of
@@ -153,25 +153,24 @@ def test_what_somebody_sets_afterwards_stays(tmp_path: Path) -> None:
 
 
 def test_plans_over_configs_read_the_model_s_own_numbers(tmp_path: Path) -> None:
-    case = CASES[0]
-    ready(case).save_pretrained(tmp_path)
-    forms = (tmp_path, AutoConfig.from_pretrained(tmp_path))
+    case = CASES[2]._replace(settings={"router_aux_loss_coef": 0.0})
+    saved = ready(case)
+    saved.save_pretrained(tmp_path)
+    large = case.config(mssp.Shape(width=256, expert_width=192, experts=16, active=8, depth=3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanWarning)
         upward = mssp.hf.plan(case.config(case.shape), case.config(BASE), lr=1e-3)
-        onward = mssp.hf.plan(case.config(TARGET), case.config(case.shape), lr=1e-3)
-        for form in forms:
+        onward = mssp.hf.plan(large, case.config(case.shape), lr=1e-3)
+        for form in (tmp_path, AutoConfig.from_pretrained(tmp_path)):
             assert mssp.hf.plan(form, case.config(BASE), lr=1e-3).json() == upward.json()
-            assert mssp.hf.plan(case.config(TARGET), form, lr=1e-3).json() == onward.json()
+            assert mssp.hf.plan(large, form, lr=1e-3).json() == onward.json()
             built: Any = mssp.hf.from_config(form, upward, base=case.config(BASE))
-            assert built.config.routed_scaling_factor == 1.0
-            assert set(numbers_on_modules(built).values()) == set(numbers_on_modules(ready(case)).values())
-            assert {factor_of(module) for module in built.modules()} == {1.0, 0.5}
-            larger = model_of(case.config(TARGET))
-            mssp.hf.adapt(larger, base=form)  # and finds no factor that grows
-            labels = {label_of(module) for module in larger.modules()}
-            assert labels == {"", "aggregation", "residual"}
-    assert not any("routed_scaling_factor" in each for each in (*upward.warnings, *onward.warnings))
+            assert built.config.residual_multiplier == 1.0
+            assert numbers_on_modules(built) == numbers_on_modules(saved)
+            model: Any = model_of(large)
+            mssp.hf.adapt(model, base=form)  # and finds no factor that grows
+            assert {factor.value(onward) for factor in model.planned_factors().values()} == {1.0}
+    assert not any("residual_multiplier" in each for each in (*upward.warnings, *onward.warnings))
 
 
 @pytest.mark.parametrize("kept", [3, {"hidden_size": 3}, {"hidden_size": {"own": "x"}}, {"a.b": NUMBERS}])
