@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -72,8 +73,8 @@ def numbers_on_modules(model: Any) -> dict[str, Any]:
 def test_such_a_checkpoint_needs_nothing(case: Case, tmp_path: Path) -> None:
     model = ready(case)
     expected, kept, random = logits(model), copy.deepcopy(model.config.mssp), torch.get_rng_state()
-    for _ in range(2):
-        model.save_pretrained(tmp_path)  # warnings are errors here
+    for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model):
+        each.save_pretrained(tmp_path)  # warnings are errors here
     assert torch.equal(torch.get_rng_state(), random)  # so that training goes on as if nothing had been saved
     assert getattr(model.config, case.entry) == case.own
     assert model.config.mssp == kept
@@ -107,6 +108,18 @@ def test_adapted_again_no_factor_acts_twice(case: Case, tmp_path: Path) -> None:
         assert not hasattr(released.config, "mssp")
 
 
+def test_a_model_that_is_folded_keeps_the_numbers(tmp_path: Path) -> None:
+    model = ready(CASES[0])
+    model.save_pretrained(tmp_path)
+    plain, adapted = read(tmp_path), read(tmp_path)
+    mssp.hf.adapt(adapted)
+    for each, number in ((plain, 0.5), (adapted, 1.0)):
+        mssp.hf.fold(each)
+        assert each.config.routed_scaling_factor == number
+        assert not hasattr(each.config, "mssp")
+        torch.testing.assert_close(logits(each), logits(model), rtol=1e-4, atol=1e-6)
+
+
 def test_another_plan_is_relative_to_the_model_s_own_number(tmp_path: Path) -> None:
     ready(CASES[0]).save_pretrained(tmp_path)
     model = read(tmp_path)
@@ -131,8 +144,9 @@ def test_models_of_one_config_have_numbers_of_their_own(tmp_path: Path) -> None:
     ready(CASES[0]).save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
     model, other = model_of(config), model_of(config)
-    before = logits(other)
+    folded, before = model_of(config), logits(other)
     mssp.hf.adapt(model)
+    mssp.hf.fold(folded)
     assert config.routed_scaling_factor == 0.5
     assert torch.equal(logits(other), before)
     mssp.hf.adapt(other)

@@ -201,7 +201,10 @@ def _refuse_other_shares(now: tuple[int, int], before: tuple[int, int]) -> None:
 
 @takes(model=a_module)
 def release(model: nn.Module) -> None:
-    """Undo :func:`adapt`: no hooks, no factors, no description, no plan in the config. Weights stay as they are."""
+    """Undo :func:`adapt`: no hooks, no factors, no description, no plan in the config. Weights stay as they are.
+
+    A model from a checkpoint has its own numbers back, where some of its config hold factors of the plan.
+    """
     model = unwrapped(model)
     for module in model.modules():
         detach(module)

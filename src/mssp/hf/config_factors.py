@@ -128,6 +128,13 @@ def restore_numbers(model: nn.Module) -> None:
         setattr(holder, name, own)
 
 
+def leave_numbers(model: nn.Module) -> None:
+    """Let a model from a checkpoint keep the numbers that hold its plan's factors when it is released."""
+    stored = vars(model.config).get(STORED)
+    if isinstance(stored, dict):
+        stored.pop(REPLACED, None)
+
+
 def _replaced(model: nn.Module) -> list[tuple[Any, str, float, float]]:
     """The numbers with factors of a plan, in a config and in the modules that have copied them when they were built.
 

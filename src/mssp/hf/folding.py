@@ -11,8 +11,10 @@ from mssp._constraints import a_module, takes
 from mssp.apply.description import name_cleaner, unwrapped
 from mssp.hf.adaptation import release
 from mssp.hf.balancing import leave_coefficients
+from mssp.hf.config_factors import leave_numbers
 from mssp.hf.experts import FusedExperts, is_fused
 from mssp.hf.factors import EMBEDDINGS, FACTOR_ATTRIBUTE, LOGITS, factor_of, is_tied, label_of
+from mssp.hf.kept_plan import own_config
 from mssp.hf.probing import neutral_gain
 from mssp.hf.vocabulary import BIAS_SUFFIX, Place, is_kernel, names
 
@@ -30,7 +32,9 @@ def fold(model: nn.Module) -> None:
     with torch.no_grad():
         for parameter, factor, shift in changes:
             parameter.add_(shift).mul_(factor).sub_(shift)
+    own_config(model)  # before anything is set in it
     leave_coefficients(model)
+    leave_numbers(model)
     release(model)
 
 
