@@ -127,7 +127,10 @@ def test_another_plan_is_relative_to_the_model_s_own_number(tmp_path: Path) -> N
     assert model.config.routed_scaling_factor == 1.0
     assert {factor_of(module) for module in model.modules()} == {1.0, 1.5}
     model.save_pretrained(tmp_path)
-    assert read(tmp_path).config.routed_scaling_factor == 1.5
+    assert AutoConfig.from_pretrained(tmp_path).routed_scaling_factor == 1.5
+    initialized(model, plan_of(WIDER, BASE, readout="mup", aggregation_mult=4.0))
+    model.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).routed_scaling_factor == 2.0
 
 
 def test_what_is_refused_keeps_its_numbers(tmp_path: Path) -> None:
