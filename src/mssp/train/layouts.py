@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
 LAYOUTS = ("one", "ddp", "fsdp", "ep")
-_NEAR_ZERO = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to a norm before it divides by it
+NEAR_ZERO = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to a norm before it divides by it
 
 
 def _parameters(value: Any) -> list[Tensor]:
@@ -91,7 +92,7 @@ def _replicated(model: nn.Module) -> nn.Module:
     processes = dist.get_world_size()
     for parameter in model.parameters():
         if parameter.requires_grad and processes > 1:
-            parameter.register_hook(partial(torch.mul, processes))
+            parameter.register_hook(partial(operator.mul, processes))
     return DistributedDataParallel(model)
 
 
@@ -210,5 +211,5 @@ def clip_(parameters: Iterable[Tensor], largest: float) -> Tensor:
     norm = total_norm(parameters)
     gradients = [_local_gradient(parameter) for parameter in parameters if parameter.grad is not None]
     if gradients:
-        torch._foreach_mul_(gradients, (largest / (norm + _NEAR_ZERO)).clamp(max=1.0))
+        torch._foreach_mul_(gradients, (largest / (norm + NEAR_ZERO)).clamp(max=1.0))
     return norm

@@ -117,6 +117,9 @@ def causes(found: Findings) -> tuple[str, ...]:
     rest = [*_of_norm(found), *_of_updates(found), *_of_decay(found)]
     if found.loss.verdict == "off" and not gradients:
         rest.append("the reported loss is not the mean over the predicted tokens of the whole batch")
+    off = [role for role, step in found.roles.items() if not step.same]
+    if off and not gradients and not rest:
+        rest.append(f"{_listed(off)} differ, and nothing known explains it")
     return (*gradients, *rest)
 
 
@@ -139,24 +142,19 @@ def _of_gradients(found: Findings) -> Iterator[str]:
     rows, first = by_process[:, :count], by_process[0]
     unlike = np.abs(rows - rows[0]).max() > _CLOSE * np.abs(rows).max()
     if unlike:
-        yield from _of_different_processes(found, rows)
+        yield (
+            f"processes step with different gradients, each with those of its own rows: gradients are not summed over "
+            f"the {found.processes} processes"
+        )
     else:
         yield from _of_rows(found, first[:count], weights)
         yield from _of_auxiliary_losses(weights, first)
     yield from _of_roles(found, weights)
 
 
-def _of_different_processes(found: Findings, rows: np.ndarray) -> Iterator[str]:
-    yield (
-        f"processes step with different gradients, each with those of its own rows: gradients are not summed over the "
-        f"{found.processes} processes"
-    )
-
-
 def _of_rows(found: Findings, factors: np.ndarray, weights: RowWeights) -> Iterator[str]:
-    total = float(
-        factors @ np.array(weights.shares[: len(factors)])
-    )  # 1 where each part's weight is divided among its rows
+    # The weights of all tokens together: 1 for a mean over tokens, and for a mean of the means of parts.
+    total = float(factors @ np.array(weights.shares[: len(factors)]))
     if abs(total - 1) > _CLOSE:
         yield _of_one_factor(found, total)
     if abs(total) < _CLOSE:
@@ -222,9 +220,9 @@ def _of_roles(found: Findings, weights: RowWeights) -> Iterator[str]:
 
 
 def _of_role_factor(found: Findings, factor: str, roles: list[str]) -> str:
-    gradient = f"gradient of {_listed(roles)}"
+    gradient = f"the gradient of {_listed(roles)}"
     if factor == "another direction":
-        return f"{gradient} has another direction than on one device"
+        return f"{gradient} has a direction that it does not have on one device"
     if factor == "0.00":
         return f"no gradient arrives at {_listed(roles)}: frozen, or cut off from the loss"
     if all(role in _EXPERTS for role in roles):
@@ -299,13 +297,13 @@ def _of_updates(found: Findings) -> Iterator[str]:
         by_factor[in_words(update.values)].append(role)
     for factor, roles in by_factor.items():
         if factor == "0.00":
-            yield f"{_listed(roles)} does not move: not in the optimizer, or frozen"
+            yield f"{_do(roles, 'does')} not move: not in the optimizer, or frozen"
         elif len(roles) == len(found.roles):
             yield f"all updates are {factor} times what the plan's optimizer makes of these gradients: a schedule?"
         else:
             yield (
-                f"{_listed(roles)} moves {factor} times as far as planned: the optimizer or its groups are not the "
-                "plan's"
+                f"{_do(roles, 'moves')} {factor} times as far as planned: the optimizer or its groups are not those of "
+                "the plan"
             )
 
 
@@ -316,11 +314,11 @@ def _of_decay(found: Findings) -> Iterator[str]:
             by_factor[step.is_decayed, in_words(step.decay.values)].append(role)
     for (is_planned, factor), roles in by_factor.items():
         if not is_planned:
-            yield f"{_listed(roles)} decays by {factor} times its learning rate, and the plan leaves it alone"
+            yield f"{_do(roles, 'decays')} by {factor} times the learning rate, and the plan has no decay there"
         elif factor == "0.00":
-            yield f"{_listed(roles)} does not decay, as the plan would have it"
+            yield f"{_do(roles, 'does')} not decay, and the plan has decay there"
         else:
-            yield f"{_listed(roles)} decays {factor} times as fast as planned"
+            yield f"{_do(roles, 'decays')} {factor} times as fast as planned"
 
 
 def _rows_listed(parts: Sequence[slice]) -> str:
@@ -336,4 +334,9 @@ def _rows_listed(parts: Sequence[slice]) -> str:
 
 
 def _listed(roles: Sequence[str]) -> str:
-    return ", ".join(roles)
+    return " and ".join(filter(None, (", ".join(roles[:-1]), roles[-1])))
+
+
+def _do(roles: Sequence[str], verb: str) -> str:
+    """Roles with what they do: ``router does``, ``norm and qk_norm do``."""
+    return f"{_listed(roles)} {verb if len(roles) == 1 else {'does': 'do'}.get(verb, verb.removesuffix('s'))}"

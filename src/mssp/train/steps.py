@@ -20,7 +20,7 @@ from mssp._constraints import kind_of, mapping, optional, takes
 from mssp.apply.description import name_cleaner, unwrapped
 from mssp.apply.sharding import is_sharded
 from mssp.nn.gpt import GPT
-from mssp.train.layouts import accumulating, clip_
+from mssp.train.layouts import NEAR_ZERO, accumulating, clip_
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -177,7 +177,13 @@ class Seen:
 
 
 def seen(
-    step: Step, model: nn.Module, optimizer: Optimizer, batch: Any, whole: Mapping[str, Tensor], clip: float | None
+    step: Step,
+    model: nn.Module,
+    optimizer: Optimizer,
+    batch: Any,
+    whole: Mapping[str, Tensor],
+    clip: float | None,
+    norm_if_not_said: float | None = None,
 ) -> Seen:
     """Take a step and see what it does. ``whole`` has the weights of all parameters in question, by their names.
 
@@ -193,8 +199,9 @@ def seen(
         report = StepReport(norm=report)
     if len(caught) > 1:
         raise ValueError(f"layout must take one step of the optimizer, and took {len(caught)}")
-    norm = None if report.norm is None else float(report.norm)
-    scale = 1.0 if clip is None or norm is None else min(clip / (norm + 1e-6), 1.0)
+    loss, norm = _as_float(report.loss), _as_float(report.norm)
+    clipped_by = norm_if_not_said if norm is None else norm
+    scale = 1.0 if clip is None or clipped_by is None else min(clip / (clipped_by + NEAR_ZERO), 1.0)
     if report.gradients is not None:
         raw = {name: tensor.detach() for name, tensor in report.gradients.items()}
         given = {name: tensor * scale for name, tensor in raw.items()}
@@ -210,15 +217,13 @@ def seen(
     squares = {name: float(_local(raw[name]).double().square().sum()) if name in raw else 0.0 for name in whole}
     weights = {name: _gathered(held[name].detach()) for name in whole}
     parts = {name: _part(name, weights[name], tensor) for name, tensor in whole.items()}
-    return Seen(
-        None if report.loss is None else float(report.loss),
-        norm,
-        _filled(raw, weights),
-        _filled(given, weights),
-        weights,
-        parts,
-        squares,
-    )
+    return Seen(loss, norm, _filled(raw, weights), _filled(given, weights), weights, parts, squares)
+
+
+def _as_float(number: float | Tensor | None) -> float | None:
+    if isinstance(number, Tensor):
+        number = _gathered(number.detach())
+    return None if number is None else float(number)
 
 
 def _named(model: nn.Module) -> dict[str, Tensor]:
