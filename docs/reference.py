@@ -19,7 +19,7 @@ from mssp.cli.commands import COMMANDS, main
 # Packages with a list of public names.
 PACKAGES = (
     "mssp", "mssp.hf", "mssp.hosts", "mssp.nn", "mssp.data", "mssp.replicas", "mssp.dmft", "mssp.sweep", "mssp.store",
-    "mssp.report",
+    "mssp.train", "mssp.report",
 )  # fmt: skip
 _COLUMNS, _LONGEST = 100, 100
 

@@ -76,6 +76,7 @@ EXEMPT = {
     "mssp.sweep.Transfer": A_RESULT,
     "mssp.sweep.WidthSummary": A_RESULT,
     "mssp.train.Ended": A_RESULT,
+    "mssp.train.SameStep": A_RESULT,
     "mssp.train.Step": A_RESULT,
 }
 EXEMPT_ARGUMENTS = {
@@ -87,6 +88,7 @@ EXEMPT_ARGUMENTS = {
     "mssp.measure.ModuleProbe": {"batch": "whatever the model takes"},
     "mssp.monitor": {"to": "trackers of several libraries", "probe": "whatever the model takes"},
     "mssp.verify": {"probe": "whatever the model takes"},
+    "mssp.same_step": {"batch": "whatever the loss takes"},
     "mssp.sweep.Local": {"device": "a torch.device", "_feed": "kept between studies"},
     "mssp.sweep.carry_out": {
         "backend": "a protocol", "job": "a protocol", "watcher": "a protocol",
@@ -137,6 +139,7 @@ SENSIBLE = {
     "a number of more than 1": {"1e300"},
     "a number or 'own'": {"-1", "0", "1e300"},
     "a number from 0 to 1": {"0"},
+    "a number or a tensor": {"nan", "-1", "0", "1e300"},
     "a whole number": {"-1", "0"},
     "a whole number of at least 0": {"0"},
     "a word": {"a word", "''"},

@@ -22,7 +22,7 @@ from tests.golden.cases import kept
 PACKAGE = Path(mssp.__file__).parent
 PUBLIC = {
     "mssp": "ParamInfo Plan PlanWarning Power Recipe Rule Shape check check_schedule describe hf initialize monitor "
-    "param_groups plan rule scale_gradients suggest_claims verify",
+    "param_groups plan rule same_step scale_gradients suggest_claims verify",
     "mssp.apply": "Claims check_schedule describe initialize optimizer_for param_groups scale_gradients verify",
     "mssp.cli": "main",
     "mssp.coordcheck": "Check check",
@@ -45,8 +45,8 @@ PUBLIC = {
     "carry_out transfers trials tune",
     "mssp.testing": "HostContract LadderContract OptimizerContract ProgramContract SchemeContract",
     "mssp.theory": "",
-    "mssp.train": "DataSettings Ended RunSettings Step Training TrainingSettings WatchSettings listed_recipes "
-    "load_model read_recipe save_pretrained",
+    "mssp.train": "DataSettings Ended RunSettings SameStep Step StepReport Training TrainingSettings WatchSettings "
+    "accumulating clip_ listed_recipes load_model read_recipe same_step save_pretrained spread total_norm",
 }
 
 # Without --help; what follows them and what they mean is in the golden.
@@ -63,7 +63,7 @@ FLAGS = {
     "export": "plan output qk-norm target.attention-width target.ffn-width target.shared-width target.q-rank "
     "target.kv-rank base.attention-width base.ffn-width base.shared-width base.q-rank base.kv-rank",
     "check": "regime scheme optimizer widths depths steps seeds batch data data-gib active readout multipliers lr "
-    "as-printed numerics require-stable all device json plot plot-sizes plot-evaluation",
+    "as-printed numerics require-stable all device json plot plot-sizes plot-evaluation layout processes",
     "tune": "data data-gib steps batch validation active readout store device precision backend json plot export "
     "regime scheme optimizer width lr multipliers metric lr-points lr-ratio aggregation-mult method points ratio "
     "broad-points broad-ratio rounds budget early-stop seeds confirm search-seed output",

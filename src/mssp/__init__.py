@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mssp.planning.rules import Rule
     from mssp.planning.setting import rule
     from mssp.planning.shape import Shape
+    from mssp.train.step_comparison import same_step
 
 _HOMES = {
     "_environment": ("__version__",),
@@ -36,10 +37,11 @@ _HOMES = {
     "hf": ("suggest_claims",),
     "measure": ("monitor", "verify"),
     "planning": ("ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "plan", "rule"),
+    "train": ("same_step",),
 }
 __all__ = [
     "ParamInfo", "Plan", "PlanWarning", "Power", "Recipe", "Rule", "Shape", "check", "check_schedule", "describe",
-    "hf", "initialize", "monitor", "param_groups", "plan", "rule", "scale_gradients",
+    "hf", "initialize", "monitor", "param_groups", "plan", "rule", "same_step", "scale_gradients",
     "suggest_claims", "verify",
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import mssp.hf
 from mssp.apply.groups import optimizer_for
 from mssp.hf.factors import FACTOR_ATTRIBUTE
 from mssp.hf.meta import on_meta
+from mssp.train import spread
 from tests.hf.test_batch_parts import check_parts_on_ranks
 from tests.hf.tiny_models import config_of, initialized, model_of, plan_of, tokens
 from tests.ranks import check_on_ranks
@@ -160,6 +162,24 @@ def check_accelerate() -> None:
     assert_same(prepared, reference, tolerance=1e-3)
 
 
+def check_layouts() -> None:
+    """A step under every layout of ours, with five rows, and experts that travel by the code of transformers."""
+    base, target = replace(BASE, experts=4, active=2), replace(TARGET, experts=8, active=4)
+    chosen = plan_of(target, base, aggregation_mult=1.5, lr=1e-2)
+
+    def build() -> nn.Module:
+        model = model_of(config_of("olmoe", target))
+        mssp.hf.adapt(model, base=config_of("olmoe", base))
+        return model
+
+    for layout in ("ddp", "fsdp", "ep"):
+        result = mssp.same_step(build, tokens(batch=5), chosen, layout=layout, accumulation=2, clip=0.1)
+        assert result.passed, result
+        assert result.causes == ()
+    with pytest.raises(ValueError, match=r"^layout ep needs a number of experts that 2 processes divide, got 9$"):
+        spread(adapted(), "ep")
+
+
 @pytest.mark.slow
 def test_several_processes_change_nothing(tmp_path: Path) -> None:
     check_on_ranks(
@@ -171,6 +191,7 @@ def test_several_processes_change_nothing(tmp_path: Path) -> None:
         check_steps,
         check_parts_on_ranks,
         check_accelerate,
+        check_layouts,
     )
 
 

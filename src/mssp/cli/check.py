@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from mssp._environment import device_text, environment, pick_device
-from mssp.cli import flags, progress
+from mssp.cli import flags, layout_check, progress
 from mssp.cli.training import loaded, multipliers
 from mssp.ladders.mlp import TUNED_WIDTH, MLPLadder, family
-from mssp.planning.setting import II, MSSP, SGD, ZERO, Setting
+from mssp.planning.setting import ADAMW, II, MSSP, SGD, ZERO, Setting
 
 if TYPE_CHECKING:
     from mssp.coordcheck.result import Check
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _WIDTHS = (64, 128, 256, 512)
 _WIDTH_OF_STACKS = 64
+_WITH_LAYOUT = ("layout", "processes", "regime", "scheme", "optimizer", "readout", "json")
 _LR_OF_ONES = 1.0  # of SGD: large enough for its updates not to be rounded away
 
 
@@ -28,14 +29,17 @@ class CheckCommand:
     Answers two questions. Is it implemented right (does it behave as the theory says this scheme should)? That is the
     verdict, and the exit code. Is it worth scaling (does nothing change with scale)? That is whether it is stable. For
     a model of your own, use mssp.check in Python.
+
+    With --layout it answers another question: is a step of training on several processes that of one device? For steps
+    of your own, use mssp.same_step in Python.
     """
 
     regime: flags.Regime = II
     """I, II or III (default II)"""
     scheme: flags.Scheme = MSSP
     """mssp (default), mup, mup-heuristic, sp, ntp or jiang"""
-    optimizer: flags.Optimizer = SGD
-    """sgd (default), adam or adamw"""
+    optimizer: flags.MaybeOptimizer = None
+    """sgd (default; with --layout adamw), adam or adamw"""
     widths: flags.Sizes = ()
     """widths N (default 64 128 256 512; with --depths, the one width, 64)"""
     depths: flags.Sizes = ()
@@ -77,8 +81,18 @@ class CheckCommand:
     """write a figure of sizes over the width"""
     plot_evaluation: flags.MaybeFigure = None
     """write the paper's evaluation figure: losses, features, router, and all exponents"""
+    layout: flags.MaybeLayout = None
+    """compare a step under ddp, fsdp or ep, on CPU processes that it starts, with that of one device"""
+    processes: flags.MaybeProcesses = None
+    """processes for --layout (default 2)"""
 
     def run(self) -> int:
+        if self.layout is not None:
+            self._refuse_what_does_nothing()
+            processes = layout_check.PROCESSES if self.processes is None else self.processes
+            return layout_check.run(self._setting(), self.layout, processes, self.json)
+        if self.processes is not None:
+            raise ValueError("--processes is for --layout: say ddp, fsdp or ep")
         check, tuned = self._check(self._setting())
         self._show(check, tuned)
         return 0 if check.passed and (check.stable or not self.require_stable) else 1
@@ -89,10 +103,17 @@ class CheckCommand:
         return Setting(
             scheme=self.scheme,
             regime=self.regime,
-            optimizer=self.optimizer,
+            optimizer=self.optimizer or (SGD if self.layout is None else ADAMW),
             readout=self.readout,
             as_printed=self.as_printed,
         ).checked()
+
+    def _refuse_what_does_nothing(self) -> None:
+        for field in fields(self):
+            if field.name not in _WITH_LAYOUT and getattr(self, field.name) != field.default:
+                flag = field.name.replace("_", "-")
+                used = ", ".join(f"--{name}" for name in _WITH_LAYOUT[1:])
+                raise ValueError(f"--{flag} has no effect with --layout, which takes {used}")
 
     def _check(self, setting: Setting) -> tuple[Check, Tuned]:
         from mssp.coordcheck.ladder_runs import LadderSizes, check_runs

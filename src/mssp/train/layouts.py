@@ -31,7 +31,7 @@ NEAR_ZERO = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to a norm before it
 def _parameters(value: Any) -> list[Tensor]:
     several = isinstance(value, Iterable) and not isinstance(value, Tensor | str | bytes | Mapping)
     tensors = list(value) if several else [value]
-    if not all(isinstance(tensor, Tensor) for tensor in tensors):
+    if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):  # one that was used up has none
         raise UnfitError
     return tensors
 

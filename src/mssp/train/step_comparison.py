@@ -149,7 +149,8 @@ def same_step(
         _refuse_random(model, batch, loss)
         other = copy.deepcopy(model)
     device_step = _Step(model, plan, claims, described)
-    one_device = device_step.taken(shared_step(loss, [part for share in shares for part in share], clip), batch, clip)
+    pieces = [part for share in shares for part in share]
+    one_device = device_step.taken(shared_step(loss, pieces, clip, alone=True), batch, clip)
     if isinstance(layout, str):
         own = divided(rows, processes, accumulation)[dist.get_rank() if dist.is_initialized() else 0]
         other, step = spread(other, layout), shared_step(loss, own, clip)
@@ -159,7 +160,6 @@ def same_step(
     observed = seen(step, other, optimizer, batch, device_step.weights, clip, one_device.norm)
     comparison = _Comparison(device_step, one_device, observed, _gathered_everywhere)
     if comparison.gradients_are_off:
-        pieces = [part for share in shares for part in share]
         comparison.row_weights = _row_weights(device_step, observed, batch, loss, pieces)
     return comparison.result(
         layout=layout if isinstance(layout, str) else getattr(layout, "__name__", type(layout).__name__),

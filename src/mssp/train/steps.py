@@ -29,7 +29,7 @@ Loss = Callable[[nn.Module, Any], Tensor | Mapping[str, Tensor]]
 Step = Callable[[nn.Module, "Optimizer", Any], Any]
 Part = tuple[slice, ...]  # the part of a whole tensor that a process holds
 _NOT_PREDICTED = -100
-_a_number = optional(kind_of(float, int, "torch.Tensor", what="a number"))
+_a_number = optional(kind_of(float, int, Tensor, what="a number or a tensor"))
 
 
 @takes(loss=_a_number, norm=_a_number, gradients=optional(mapping), weights=optional(mapping))
@@ -135,21 +135,27 @@ def terms(loss: Loss, model: nn.Module, batch: Any) -> dict[str, Tensor]:
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
-def shared_step(loss: Loss, parts: list[slice], clip: float | None) -> Step:
-    """A step of a process that has these parts of the batch: each gives its share of the mean over the whole batch."""
+def shared_step(loss: Loss, parts: list[slice], clip: float | None, *, alone: bool = False) -> Step:
+    """A step of a process that has these parts of the batch, each with its share of the mean over the whole batch.
+
+    ``alone``: no other process has a part.
+    """
 
     def step(model: nn.Module, optimizer: Optimizer, batch: Any) -> StepReport:
         optimizer.zero_grad()
-        every, total = predicted(batch), 0.0
+        every, shares = predicted(batch), []
         for number, rows in enumerate(parts, 1):
             part = rows_of(batch, rows)
             with accumulating(model, more=number < len(parts)):
                 share = torch.stack(list(terms(loss, model, part).values())).sum() * (predicted(part) / every)
                 share.backward()
-            total += float(share.detach())
+            shares.append(share.detach())
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         norm = clip_(parameters, torch.inf if clip is None else clip)
         optimizer.step()
+        total = torch.stack(shares).sum()
+        if dist.is_initialized() and not alone:
+            dist.all_reduce(total)
         return StepReport(total, norm)
 
     return step
