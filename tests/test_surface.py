@@ -32,7 +32,7 @@ PUBLIC = {
     "mssp.hf": "PlanCallback Proxy Suggestions adapt by_name checkpoint_infos fold from_config optimizer_factory "
     "plan proxy push release save_pretrained suggest_claims",
     "mssp.hosts": "HOSTS SIDES Sizes export",
-    "mssp.ladders": "Ladder Ladders MLPLadder Tuned family multipliers_for",
+    "mssp.ladders": "Ladder Ladders MLPLadder Tuned family multipliers_for transformer_multipliers",
     "mssp.measure": "Alarm ModuleProbe Monitor RouterHealth monitor verify",
     "mssp.nn": "ExpertWeights Experts GPT GPTConfig GPTOutput MLPConfig MLPMoE MoE Router RouterStatistics Routing "
     "apply_experts route",
@@ -53,7 +53,8 @@ PUBLIC = {
 FLAGS = {
     "demo": "folder widths steps seeds",
     "plan": "lr scheme optimizer regime eps weight-decay init-std init-mult lr-mult aggregation-mult readout "
-    "as-printed grad-scale gates-sum-to-one extend base-config target-config json by-name markdown target.width "
+    "as-printed grad-scale decay-by-multiplier decay-gains eps-rule residual-rule gates-sum-to-one extend base-config "
+    "target-config json by-name markdown target.width "
     "target.expert-width target.experts target.active target.depth target.inputs base.width "
     "base.expert-width base.experts base.active base.depth base.inputs recipe.betas recipe.batch "
     "recipe.steps recipe.warmup tuned-with.betas tuned-with.batch tuned-with.steps tuned-with.warmup",
@@ -71,10 +72,11 @@ FLAGS = {
     "regime scheme optimizer widths largest seeds lr-points lr-ratio lrs multipliers metric plot-scaling "
     "markdown",
     "train": "recipe out resume model plan base-config lr scheme regime weight-decay lr-mult init-mult data sequence "
-    "passes validation steps tokens-per-step micro-batch warmup schedule clip balance z precision compile "
+    "passes validation steps tokens-per-step micro-batch warmup schedule clip balance z-loss precision compile "
     "checkpointing layout seed validate-every save-every keep routers-every monitor-every track device gpt.width "
     "gpt.expert-width gpt.experts gpt.active gpt.depth gpt.moe-every gpt.head gpt.vocabulary base.width "
     "base.expert-width base.experts base.active base.depth base.inputs",
+    "generate": "checkpoint prompt length temperature top-k seed data device",
     "dmft": "regime scheme plan inputs test-inputs steps lr rates stds readout width expert-width experts active "
     "activation gate compare seeds samples solves seed device json plot",
     "data": "output tokenizer vocabulary-files end-token dataset text-field split-on validation tokens",

@@ -69,9 +69,8 @@ def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_flags_stand_for_entries_of_the_recipe() -> None:
-    assert (
-        train("--recipe tiny.toml --out a --warmup 0 --seed 3 --lr-mult router=2 --gpt.experts 8 --z 0 --clip 3") == 0
-    )
+    said_by_flags = "--warmup 0 --seed 3 --lr-mult router=2 --gpt.experts 8 --z-loss 0 --clip 3"
+    assert train(f"--recipe tiny.toml --out a {said_by_flags}") == 0
     said = settings_in("a")
     assert (said["training"]["warmup"], said["training"]["seed"], said["training"]["z"]) == (0, 3, 0)
     assert (said["training"]["clip"], said["plan"]["lr_mult"], said["model"]["experts"]) == (3, {"router": 2}, 8)

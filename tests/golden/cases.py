@@ -58,8 +58,8 @@ _REGIMES = ("I", "II", "III")
 _SCHEMES = ("mssp", "mup", "mup-heuristic", "sp", "ntp", "jiang")
 _OPTIMIZERS = ("sgd", "adam", "adamw")
 _COMMANDS = (
-    "demo", "proxy", "plan", "explain", "claims", "export", "check", "tune", "sweep", "train", "dmft", "data", "report",
-    "dispatch",
+    "demo", "proxy", "plan", "explain", "claims", "export", "check", "tune", "sweep", "train", "generate",
+    "dmft", "data", "report", "dispatch",
 )  # fmt: skip
 
 

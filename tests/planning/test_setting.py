@@ -46,7 +46,8 @@ OWN_NAME = {
     "cli/demo.py",
     "data/downloads.py",
     "hf/model_card.py",
-    "hf/meta.py",
+    "planning/configs.py",
+    "train/trackers.py",
     "report/sections.py",
     "testing/hosts.py",
 }

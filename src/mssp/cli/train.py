@@ -25,8 +25,9 @@ _ENTRIES = {
     "data": "data.tokens", "sequence": "data.sequence", "passes": "data.passes", "validation": "data.validation",
     "steps": "training.steps", "tokens_per_step": "training.tokens_per_step", "micro_batch": "training.micro_batch",
     "warmup": "training.warmup", "schedule": "training.schedule", "clip": "training.clip",
-    "balance": "training.balance", "z": "training.z", "precision": "training.precision", "compile": "training.compile",
-    "checkpointing": "training.checkpointing", "layout": "training.layout", "seed": "training.seed",
+    "balance": "training.balance", "z_loss": "training.z", "precision": "training.precision",
+    "compile": "training.compile", "checkpointing": "training.checkpointing", "layout": "training.layout",
+    "seed": "training.seed",
     "validate_every": "training.validate_every", "save_every": "training.save_every", "keep": "training.keep",
     "routers_every": "watch.routers_every", "monitor_every": "watch.monitor_every",
 }  # fmt: skip
@@ -110,7 +111,7 @@ class TrainCommand:
     """the largest norm of a step's gradients"""
     balance: flags.MaybeNotNegative = None
     """weight of the load-balancing loss of a GPT"""
-    z: flags.MaybeNotNegative = None
+    z_loss: flags.MaybeNotNegative = None
     """weight of the router's z-loss of a GPT"""
     precision: flags.MaybePrecision = None
     """auto (bfloat16 on GPUs), float32 or bfloat16"""

@@ -230,6 +230,7 @@ class _Adapted:
     base_shape: Shape | None
     was_empty: bool
     coefficients: Sequence[Coefficient]
+    gates_beside: int = 0
     in_config: FoundBefore = field(default_factory=dict)
 
     def param_infos(self) -> Mapping[str, ParamInfo]:

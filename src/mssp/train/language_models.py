@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from mssp._constraints import shown
 from mssp.apply.description import described_parameters
 from mssp.measure.modules import Call
+from mssp.planning.configs import STORED
 from mssp.planning.plans import Plan, plan
 from mssp.planning.recipe import PlanWarning, Recipe
 from mssp.planning.shape import Shape
@@ -164,7 +165,7 @@ class HuggingFaceModel:
         return Call((), {"input_ids": rows, "labels": rows, "use_cache": False})
 
 
-_NOT_THE_MODEL = ("mssp", "transformers_version", "dtype", "torch_dtype", "use_cache", "_name_or_path")
+_NOT_THE_MODEL = (STORED, "transformers_version", "dtype", "torch_dtype", "use_cache", "_name_or_path")
 
 
 def gpt_config(settings: RunSettings) -> Any:
