@@ -1,7 +1,7 @@
 """Alarms on the health of routers: planted failures that must raise theirs, and healthy runs that must raise none.
 
     ./dev bench router_health
-    ./dev bench router_health --parts rates healthy --families olmoe --seeds 1 2 3
+    ./dev bench router_health --parts rates healthy --families qwen3_moe --seeds 1 2 3
 
 Small models on the source of Python's standard library as bytes (tests/planted/routers.py says how they are trained).
 The best rate of a family is that of the lowest final loss in a grid of factors of two; healthy runs have rates of a
@@ -26,9 +26,9 @@ from tests.hf.tiny_models import config_of
 from tests.planted.routers import PLANTED, Run, built, watched, windows
 
 STEPS = 200
-RATES = {"gpt": (0.004, 0.008, 0.016, 0.032), "olmoe": (0.001, 0.002, 0.004, 0.008)}
+RATES = {"gpt": (0.004, 0.008, 0.016, 0.032), "qwen3_moe": (0.002, 0.004, 0.008, 0.016)}
 SHARES = (0.25, 0.5, 1.0, 1.5, 2.0)  # of the best rate
-SHAPE = mssp.Shape(width=64, expert_width=32, experts=8, active=2, depth=2)
+SHAPE = mssp.Shape(width=64, expert_width=32, experts=8, active=4, depth=2)
 LAST = 20  # the final loss is the mean over so many steps
 
 
@@ -45,7 +45,7 @@ def model_of(family: str, rate: float, seed: int) -> tuple[nn.Module, Plan]:
         output_router_logits=True,
         router_aux_loss_coef=0.01,
     )
-    plan = mssp.hf.plan(config, config, lr=rate, regime="III", gates_sum_to_one=True)
+    plan = mssp.hf.plan(config, config, lr=rate, regime="III")
     return mssp.hf.from_config(config, plan, base=config, seed=seed), plan
 
 
@@ -82,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--parts", nargs="+", default=["planted", "healthy"])
     parser.add_argument("--families", nargs="+", default=list(RATES))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(1000, 1000 + len(SHARES))))
-    parser.add_argument("--best", nargs="+", default=["gpt=0.016", "olmoe=0.004"], help="the best rate of each family")
+    parser.add_argument(
+        "--best", nargs="+", default=["gpt=0.008", "qwen3_moe=0.004"], help="the best rate of each family"
+    )
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

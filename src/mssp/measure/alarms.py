@@ -129,7 +129,7 @@ ALARMS = (
         limit=0.02,
         above=False,
         after=50,
-        why="planned updates could have moved them by 1 by now, and gates differ by less than two percent",
+        why="planned updates could have moved them by 5 by now, and gates differ by less than two percent",
         cause="no gradient tells experts apart: experts that are equal under gates that sum to one, or a frozen router",
         remedy="start experts apart (tie them only in part), start the router above zero, or give it noise",
     ),
@@ -151,7 +151,7 @@ ALARMS = (
         above=True,
         after=60,
         settled=True,
-        why="0.8 of the way from a fair load to all tokens, and at most 8 times a fair load: the slowest expert waits",
+        why="0.8 of the way from a fair load to all tokens, but from 3 to 8 times a fair load: others wait for it",
         cause="nothing balances the load, or the balancing loss is too weak for how fast the router moves",
         remedy="raise the load-balancing loss's coefficient, or lower lr_mult of the router",
     ),
@@ -168,13 +168,12 @@ ALARMS = (
 )
 KINDS: Mapping[str, AlarmKind] = {each.kind: each for each in ALARMS}
 # Of the load: the least tokens that a fair share must hold, the share of it below which an expert is dead, and the
-# most observed steps over which tokens are counted. Of the fullest expert: the most times a fair load.
-ENOUGH_TOKENS, STARVED, WINDOW, FULLEST = 200, 0.02, 20, 8.0
-# Updates that could move logits or experts by so much have had their chance to.
-ENOUGH_REACH = 1.0
+# observed steps over which tokens are counted, all of them after the router has settled. Of the fullest expert: the
+# least and the most times a fair load.
+ENOUGH_TOKENS, STARVED, WINDOW, FULLEST = 200, 0.02, 20, (3.0, 8.0)
 # In its first steps a router moves as a whole: all logits rise together, and most tokens go to the same experts. This
-# is over once planned updates could have moved logits by a fifth, and sixty steps have passed.
-SETTLED = 0.2
+# was over when planned updates could have moved a logit by 3 to 30, at rates of 0.001 to 0.032, and after sixty steps.
+SETTLED = 5.0
 
 
 @dataclass(frozen=True)

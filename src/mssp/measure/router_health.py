@@ -23,7 +23,6 @@ from mssp.apply.description import Claims, planned_parameters, unwrapped
 from mssp.apply.groups import inner_optimizer
 from mssp.apply.sharding import is_sharded
 from mssp.measure.alarms import (
-    ENOUGH_REACH,
     ENOUGH_TOKENS,
     FULLEST,
     KINDS,
@@ -183,7 +182,7 @@ class RouterHealth:
         updates: list[UpdateSize] = []
         if self._updates is not None and pending is not None:
             updates = self._updates.read(list(numbers))
-        self._read_layers(totals, weights)
+        self._read_layers(step, totals, weights)
         findings = [
             *self._of_updates(updates),
             *self._of_routers({each.name: each for each in updates}),
@@ -191,7 +190,7 @@ class RouterHealth:
         ]
         return self._summary(updates), self._judge.judge(step, findings)
 
-    def _read_layers(self, totals: Sequence[Sequence[float]], weights: Sequence[float]) -> None:
+    def _read_layers(self, step: int, totals: Sequence[Sequence[float]], weights: Sequence[float]) -> None:
         seen_any = False
         for index, (router, of_router, weight) in enumerate(zip(self.routers, totals, weights, strict=True)):
             layer = router.sums.means(of_router)
@@ -203,7 +202,8 @@ class RouterHealth:
             if self._updates is not None:
                 layer["weights/bound"] = weight / max(self._bounds_after(index), 1e-30)
             if loads:
-                self._seen[index].append((tokens * router.sums.active, loads))
+                if self._reach[index] >= SETTLED and step >= KINDS["dead"].after:
+                    self._seen[index].append((tokens * router.sums.active, loads))
                 layer["load"] = max(loads) * len(loads)
                 layer["starved"] = self._starved(index)
                 self.loads[router.name] = loads
@@ -224,6 +224,8 @@ class RouterHealth:
     def _starved(self, index: int) -> float:
         """The share of experts that got nearly nothing of the tokens of the last observed steps."""
         seen = self._seen[index]
+        if len(seen) < WINDOW:
+            return 0.0
         pairs = sum(count for count, _ in seen)
         got = [sum(count * loads[expert] for count, loads in seen) for expert in range(len(seen[0][1]))]
         fair = pairs / len(got)
@@ -272,12 +274,12 @@ class RouterHealth:
             for kind, value in values.items():
                 if self._reach[index] >= SETTLED or not KINDS[kind].settled:
                     yield Finding(kind, KINDS[kind], router.name, value, KINDS[kind].limit, cause, remedy)
-            if self._reach[index] >= ENOUGH_REACH:
+            if self._reach[index] >= SETTLED:
                 limit = KINDS["uniform"].limit
                 yield Finding("uniform", KINDS["uniform"], router.name, layer["spread"], limit)
             if "load" in layer and self._reach[index] >= SETTLED:
                 yield Finding("dead", KINDS["dead"], router.name, layer["starved"], KINDS["dead"].limit)
-                limit = min(FULLEST, 1 + KINDS["overfull"].limit * (count / active - 1))
+                limit = min(max(1 + KINDS["overfull"].limit * (count / active - 1), FULLEST[0]), FULLEST[1])
                 yield Finding("overfull", KINDS["overfull"], router.name, layer["load"], limit)
 
     def _cause_in_weights(
@@ -304,7 +306,7 @@ class RouterHealth:
                 continue
             share = distance / min(moved, size)  # in a long run updates add up to more than weights are
             self.layers.setdefault(stack.name, {})["apart"] = share
-            if moved * stack.fan_in >= ENOUGH_REACH:
+            if moved * stack.fan_in >= SETTLED:
                 yield Finding(kind.kind, kind, stack.name, share, kind.limit)
 
     def _summary(self, updates: Sequence[UpdateSize]) -> dict[str, float]:
