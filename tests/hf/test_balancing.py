@@ -26,7 +26,7 @@ import mssp
 import mssp.hf
 from mssp.hf.balancing import as_tuned, coefficients_of, read
 from mssp.hf.meta import on_meta
-from mssp.planning.recipe import PlanWarning
+from mssp.planning.recipe import PlanWarning, without_plan_warnings
 from tests.hf.tiny_models import BASE, FAMILIES, TARGET, config_of, initialized, model_of, plan_of, shapes_of, tokens
 
 pytestmark = pytest.mark.filterwarnings(
@@ -219,6 +219,20 @@ def test_what_somebody_sets_afterwards_stays() -> None:
         mssp.verify(model, torch.optim.AdamW(mssp.param_groups(model, plan_of())), plan_of())
     mssp.hf.release(model)
     assert (model.router_aux_loss_coef, model.config.router_aux_loss_coef) == (0.3, 0.01)
+
+
+def test_what_a_plan_has_set_in_a_config_is_no_change_to_the_next(tmp_path: Path) -> None:
+    """The config of an adapted model as a target, from the object and from a checkpoint."""
+    base = config_of("olmoe", BASE)
+    model = adapted(config_of("olmoe", TARGET), base, shapes_of("olmoe"))
+    assert model.config.router_aux_loss_coef == 0.005
+    model.save_pretrained(tmp_path)
+    told = "router_aux_loss_coef changes from 0.01 to 0.02: the theory holds it fixed"
+    with without_plan_warnings():
+        for target in (model.config, tmp_path):
+            assert not [note for note in mssp.hf.plan(target, base, lr=1e-3).warnings if "router_aux" in note]
+        model.config.router_aux_loss_coef = 0.02  # by somebody since
+        assert told in mssp.hf.plan(model.config, base, lr=1e-3).warnings
 
 
 def test_a_folded_model_has_the_plan_s() -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from mssp._tables import number
-from mssp.planning.configs import STORED
+from mssp.planning.configs import STORED, Config, with_entries, with_parts
 from mssp.planning.plans import Plan
 from mssp.planning.recipe import PlanWarning
 
@@ -156,6 +156,22 @@ def restore_coefficients(model: nn.Module) -> None:
         for place in _places(name, kept["entry"]):
             if _is(read(model, place), kept["planned"]):
                 put(model, place, kept["own"])
+
+
+def with_own_coefficients(entries: Config) -> Config:
+    """The entries of a config that keeps a plan, with the coefficients that the model had before it.
+
+    A coefficient that somebody has set since stays.
+    """
+    stored, values = entries.get(STORED), with_parts(entries)
+    kept = stored.get(_KEPT) if isinstance(stored, Mapping) else None
+    own = {}
+    for name, each in kept.items() if isinstance(kept, Mapping) else ():
+        if isinstance(each, Mapping) and each.keys() >= {"entry", "own", "planned"}:
+            entry = each["entry"] or name.removeprefix(_CONFIG)
+            if _is(values.get(entry), each["planned"]):
+                own[entry] = each["own"]
+    return with_entries(entries, own)
 
 
 def leave_coefficients(model: nn.Module) -> None:

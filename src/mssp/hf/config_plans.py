@@ -58,11 +58,16 @@ def with_notes(carried: Plan, target: Any, base: Any = None) -> Plan:
 
 
 def _filled(entries: Config) -> Config:
-    """The entries of a config with the family's defaults for those that it leaves out, where transformers has them."""
+    """The entries of a config with the family's defaults for those that it leaves out, where transformers has them.
+
+    What a plan has set in the config of an adapted model is what it was before.
+    """
     if family_of(entries) is None or find_spec("transformers") is None:
         return entries
+    from mssp.hf.balancing import with_own_coefficients
     from mssp.hf.meta import config_of
 
+    entries = with_own_coefficients(entries)
     try:
         return {**config_of(copy.deepcopy(dict(entries))).to_dict(), **entries}
     except ValueError:  # a family that is not known, of which the plan has no table by name either
