@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.testing
+import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -198,7 +199,9 @@ def test_compiles_without_breaks(dispatch: str) -> None:
     net = model(replace(CONFIG, dispatch=dispatch))
     compiled: Any = torch.compile(net, fullgraph=True)
     wanted = gradients(net)
-    for a, b in zip(gradients(compiled), wanted, strict=True):
+    with torch._inductor.config.patch(fallback_by_default=True):  # code is generated for single layers of experts
+        found = gradients(compiled)
+    for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 

@@ -193,7 +193,8 @@ def test_gradcheck(path: str, gated: bool) -> None:
     def out(x: Tensor, gates: Tensor, *weights: Tensor) -> Tensor:
         return PATHS[path](x, gates, given.chosen, ExpertWeights(*weights), case.activation)
 
-    assert torch.autograd.gradcheck(out, tuple(leaves.values()))
+    # Kernels are interpreted here: they are held to random mixtures of the derivatives, and the others to each one.
+    assert torch.autograd.gradcheck(out, tuple(leaves.values()), fast_mode=path == "triton")
 
 
 @pytest.mark.parametrize("path", FAST)
