@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ BY_HAND = {
     "readout_bias": (0.0, 1e-3, 1e-8, 0.0),
 }
 GATE_AND_UP = (".shared_mlp.input_linear", ".gate_up_proj")  # one Linear for both
+SCHEMES: dict[str, dict[str, Any]] = {"mssp": {}, "mup": {"scheme": "mup"}}  # mssp is the default
 ENOUGH = 8000  # entries: the standard error of a standard deviation is then 0.8 %
 COMPILED = ("olmoe", "gpt_oss", "dots1")  # tracing takes seconds: two layouts of experts, two kinds of gates
 
@@ -69,24 +70,31 @@ ONE_WAY = {
     "inkling_text",
 }  # of computing experts: their classes have no flags
 
-every_family = pytest.mark.parametrize("family", FAMILIES)
+# The scope makes pytest run all tests of a family one after the other, which share its model.
+every_family = pytest.mark.parametrize("family", FAMILIES, scope="module")
 
 
-@cache
+@lru_cache(maxsize=8)
 def _original(family: str) -> nn.Module:
     return model_of(config_of(family, TARGET))
 
 
-@cache
-def _adapted(family: str, **settings: Any) -> tuple[nn.Module, mssp.Plan]:
-    model, plan = copy.deepcopy(_original(family)), plan_of(*shapes_of(family), **settings)
+@lru_cache(maxsize=8)
+def _adapted(family: str) -> nn.Module:
+    model = copy.deepcopy(_original(family))
     mssp.hf.adapt(model, base=config_of(family, BASE))
-    return initialized(model, plan), plan
+    return model
+
+
+@lru_cache(maxsize=16)
+def _initialized(family: str, **settings: Any) -> tuple[nn.Module, mssp.Plan]:
+    plan = plan_of(*shapes_of(family), **settings)
+    return initialized(copy.deepcopy(_adapted(family)), plan), plan
 
 
 def adapted(family: str, **settings: Any) -> tuple[nn.Module, mssp.Plan]:
-    """An initialized model of the test's own; copying is several times faster than building."""
-    model, plan = _adapted(family, **settings)
+    """An initialized model of the test's own; copying is several times faster than adapting and drawing weights."""
+    model, plan = _initialized(family, **settings)
     return copy.deepcopy(model), plan
 
 
@@ -206,9 +214,9 @@ def measured_slices(model: nn.Module, plan: mssp.Plan) -> Iterator[tuple[str, Te
 
 
 @every_family
-@pytest.mark.parametrize("scheme", ["mssp", "mup"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_weights_start_as_planned(family: str, scheme: str) -> None:
-    model, plan = adapted(family, scheme=scheme)
+    model, plan = adapted(family, **SCHEMES[scheme])
     measured = 0
     for name, matrix, std in measured_slices(model, plan):
         if std == 0:
@@ -228,7 +236,7 @@ def test_weights_start_as_planned(family: str, scheme: str) -> None:
 @every_family
 def test_experts_are_equal_under_mssp_and_differ_under_mup(family: str) -> None:
     for scheme, equal in (("mssp", True), ("mup", False)):
-        model, _ = adapted(family, scheme=scheme)
+        model, _ = adapted(family, **SCHEMES[scheme])
         for path, experts in stacks(model):
             assert experts.count == 8
             parts = {
@@ -401,7 +409,7 @@ def test_with_a_residual_factor_of_zero_blocks_are_the_identity(family: str) -> 
             assert torch.equal(into, out_of)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ONE_WAY])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ONE_WAY], scope="module")
 def test_the_ways_of_computing_experts_agree(family: str) -> None:
     model, _ = adapted(family, scheme="mup", readout="mup", aggregation_mult=1.5)
     outputs = []
@@ -439,7 +447,7 @@ def test_copies_keep_the_factors(family: str) -> None:
     assert torch.equal(logits(model), expected)  # the copy's factors are its own
 
 
-@pytest.mark.parametrize("family", COMPILED)
+@pytest.mark.parametrize("family", COMPILED, scope="module")
 def test_compiled_models_keep_the_factors(family: str) -> None:
     model, plan = adapted(family, readout="mup", aggregation_mult=1.5)
     expected = logits(model)
