@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,16 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 # Before anything imports the kernels: without a GPU, Triton steps through them on the CPU.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays. The Trainer looks for garbage in every run, and need not look there."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # Triton's bindings complain at the end of what was not collected
 
 
 @pytest.fixture

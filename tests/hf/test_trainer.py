@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +41,16 @@ def rows(count: int) -> list[dict[str, Tensor]]:
     return [{"input_ids": row, "labels": row} for row in drawn]
 
 
-def model_for(chosen: mssp.Plan, family: str = "olmoe") -> nn.Module:
+@cache
+def _adapted(family: str) -> nn.Module:
     model = model_of(config_of(family, TARGET))
     mssp.hf.adapt(model, base=config_of(family, BASE))
-    return initialized(model, chosen)
+    return model
+
+
+def model_for(chosen: mssp.Plan, family: str = "olmoe") -> nn.Module:
+    """A model of the test's own; copying is faster than adapting."""
+    return initialized(copy.deepcopy(_adapted(family)), chosen)
 
 
 def arguments(folder: Path, **changes: Any) -> TrainingArguments:
@@ -326,15 +335,27 @@ def saved(folder: Path, chosen: mssp.Plan, **changes: Any) -> tuple[Trainer, Pat
     return trainer, folder / "checkpoint-2"
 
 
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Tensor]]:
+    folder = tmp_path_factory.mktemp("usual")
+    trainer, _ = saved(folder, plan())
+    return folder, weights(trainer)
+
+
+@pytest.fixture
+def checkpoint(usual: tuple[Path, dict[str, Tensor]], tmp_path: Path) -> Path:
+    """The checkpoint of a run by the usual plan, in this test's folder as if the run had been there."""
+    shutil.copytree(usual[0], tmp_path, dirs_exist_ok=True)
+    return tmp_path / "checkpoint-2"
+
+
 def resuming(folder: Path, chosen: mssp.Plan, **changes: Any) -> Trainer:
     return trainer_for(folder, chosen, save_strategy="steps", save_steps=2, lr_scheduler_type="linear", **changes)
 
 
-def test_checkpoints_hold_the_plan(tmp_path: Path) -> None:
-    chosen = plan()
-    _, checkpoint = saved(tmp_path, chosen)
-    for folder in (checkpoint, tmp_path / "checkpoint-4"):
-        assert mssp.Plan.from_json((folder / PLAN_FILE).read_text(encoding="utf-8")) == chosen
+def test_checkpoints_hold_the_plan(checkpoint: Path) -> None:
+    for folder in (checkpoint, checkpoint.parent / "checkpoint-4"):
+        assert mssp.Plan.from_json((folder / PLAN_FILE).read_text(encoding="utf-8")) == plan()
         assert not list(folder.glob("*.part")) + list(folder.glob(".*"))
 
 
@@ -354,10 +375,11 @@ def test_training_goes_on_where_it_stopped(tmp_path: Path, family: str) -> None:
     mssp.verify(second.model, second.optimizer.optimizer, chosen)
 
 
-def test_weights_that_did_not_come_back_are_told(tmp_path: Path) -> None:
+def test_weights_that_did_not_come_back_are_told(
+    tmp_path: Path, checkpoint: Path, usual: tuple[Path, dict[str, Tensor]]
+) -> None:
     """The Trainer says neither to its callbacks where it resumes from nor that it left the experts as they were."""
     chosen = plan()
-    whole, checkpoint = saved(tmp_path / "first", chosen)
     elsewhere = resuming(tmp_path / "second", chosen)
     with pytest.raises(
         ValueError, match=r"^model.layers.0.mlp.experts.gate_up_proj is not what it was in the checkpoint"
@@ -367,7 +389,7 @@ def test_weights_that_did_not_come_back_are_told(tmp_path: Path) -> None:
     mssp.hf.adapt(model, base=config_of("olmoe", BASE), plan=chosen)
     elsewhere = resuming(tmp_path / "second", chosen, model=model)
     elsewhere.train(resume_from_checkpoint=str(checkpoint))
-    assert_same(weights(elsewhere), weights(whole))
+    assert_same(weights(elsewhere), usual[1])
 
 
 def test_the_best_weights_are_those_of_one_checkpoint(tmp_path: Path) -> None:
@@ -399,9 +421,8 @@ def test_more_steps_are_no_other_plan(tmp_path: Path) -> None:
     ],
 )
 def test_another_plan_is_refused_by_its_groups(
-    tmp_path: Path, changes: dict[str, Any], message: str, restore: bool
+    tmp_path: Path, checkpoint: Path, changes: dict[str, Any], message: str, restore: bool
 ) -> None:
-    _, checkpoint = saved(tmp_path, plan())
     other = resuming(tmp_path, plan(**changes), restore_callback_states_from_checkpoint=restore)
     with pytest.raises(ValueError, match=message):
         other.train(resume_from_checkpoint=str(checkpoint))
@@ -416,9 +437,8 @@ def test_another_plan_is_refused_by_its_groups(
     ],
 )
 def test_another_plan_is_refused_where_groups_do_not_show_it(
-    tmp_path: Path, changes: dict[str, Any], message: str
+    tmp_path: Path, checkpoint: Path, changes: dict[str, Any], message: str
 ) -> None:
-    _, checkpoint = saved(tmp_path, plan())
     other = resuming(tmp_path, plan(**changes))
     with pytest.raises(ValueError, match=message) as caught:
         other.train(resume_from_checkpoint=str(checkpoint))
@@ -435,8 +455,7 @@ def test_another_plan_with_other_groups_is_refused(tmp_path: Path) -> None:
         other.train(resume_from_checkpoint=str(checkpoint))
 
 
-def test_restored_callbacks_hold_model_and_optimizer_to_the_checkpoint(tmp_path: Path) -> None:
-    _, checkpoint = saved(tmp_path, plan())
+def test_restored_callbacks_hold_model_and_optimizer_to_the_checkpoint(tmp_path: Path, checkpoint: Path) -> None:
     other = resuming(tmp_path, plan(aggregation_mult=2.0), restore_callback_states_from_checkpoint=True)
     with pytest.raises(ValueError, match=r"experts.mssp_factor is 2.0, the plan says 1.0"):
         other.train(resume_from_checkpoint=str(checkpoint))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +73,15 @@ def config_of(family: str, shape: mssp.Shape) -> Any:
     return tiny_models.config_of(family, shape, **layers)
 
 
-def model_for(chosen: mssp.Plan, family: str) -> nn.Module:
+@cache
+def _adapted(family: str) -> nn.Module:
     model = model_of(config_of(family, TARGET))
     mssp.hf.adapt(model, base=config_of(family, BASE))
-    return initialized(model, chosen)
+    return model
+
+
+def model_for(chosen: mssp.Plan, family: str) -> nn.Module:
+    return initialized(copy.deepcopy(_adapted(family)), chosen)
 
 
 def corrections(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
