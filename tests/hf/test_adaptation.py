@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
 import mssp
 from mssp.hf.meta import on_meta
 from mssp.hf.probing import Gates, gates_of
-from tests.hf.tiny_models import BASE, FAMILIES, TARGET, config_of, logits, model_of, plan_of
+from tests.hf.tiny_models import BASE, TARGET, config_of, logits, model_of, plan_of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:experts start alike:mssp.PlanWarning", "ignore:without mssp this checkpoint:mssp.PlanWarning"
@@ -138,22 +137,6 @@ def test_gates_are_not_what_somebody_says() -> None:
 
 
 # -- modules are run whatever is set around them ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_defaults_of_torch_make_no_difference(family: str) -> None:
-    model = model_of(config_of(family, TARGET))
-    usual = copy.deepcopy(model)
-    mssp.hf.adapt(usual, base=config_of(family, BASE))
-    state = torch.get_rng_state()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
-            mssp.hf.adapt(model, base=config_of(family, BASE))
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert mssp.describe(model) == mssp.describe(usual)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_memory_is_asked_for_on_the_meta_device() -> None:

@@ -139,6 +139,20 @@ def test_routers_say_how_they_make_gates(family: str) -> None:
 
 
 @every_family
+def test_defaults_of_torch_make_no_difference(family: str) -> None:
+    model, usual = copy.deepcopy(_original(family)), _adapted(family)
+    state = torch.get_rng_state()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+            mssp.hf.adapt(model, base=config_of(family, BASE))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert mssp.describe(model) == mssp.describe(usual)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@every_family
 def test_the_table_says_what_is_special(family: str) -> None:
     model, _ = adapted(family)
     infos = [info for info in mssp.describe(model) if model.get_parameter(info.name).requires_grad]
@@ -459,7 +473,6 @@ def test_compiled_models_keep_the_factors(family: str) -> None:
 @every_family
 def test_checkpoints_keep_logits_and_plan(family: str, tmp_path: Path) -> None:
     model, plan = adapted(family, readout="mup", aggregation_mult=1.5)
-    mssp.hf.adapt(model, base=config_of(family, BASE), plan=plan)
     expected = logits(model)
     model.save_pretrained(tmp_path)  # type: ignore[operator]
     read: nn.Module = type(model).from_pretrained(tmp_path).eval()  # type: ignore[attr-defined]
