@@ -51,6 +51,8 @@ BENCHMARKS = {
     "replicas": Smoke("", {"TOGETHER": 2, "TOGETHER_STEPS": 1, "TURNS": 1}, "in lockstep"),
     "router_health": Smoke("--families gpt --seeds 1", {"STEPS": 2, "PLANTED": {}}, "1 of 1 healthy runs"),
     "store": Smoke("--runs 1", {"WIDTHS": (16,), "RATES": 2, "SETTINGS": [Setting.of("mssp", "I", "sgd")]}, "resume"),
+    "train": Smoke("--steps 1", {"SEQUENCE": 16, "SMALL": {"width": 16, "expert_width": 4, "experts": 4, "depth": 2,
+                                                           "head": 16, "vocabulary": 256}}, "time over plain"),
     "tuning": Smoke("clusters mssp sgd 4 1", {"STEPS": 1, "TUNED_WIDTH": 16, "POINTS": 1, "BROAD_POINTS": 1}, "grid"),
     "walks": Smoke("--walks rate run", {"SMALL": "--widths 16 32 --regime II --optimizer sgd --seeds 2 --device cpu"},
                    "functions"),

@@ -71,6 +71,7 @@ def test_the_log(whole_run: Path) -> None:
     assert [line["step"] for line in lines if line["kind"] == "monitor"] == [0, 3]  # after so many updates
     assert lines[2]["sizes"].keys() >= {"effective/router", "gradient/expert_out"}
     assert [line["step"] for line in lines if "routers" in line] == [1, 3, 5]
+    assert [sum(loads) for loads in lines[1]["loads"].values()] == pytest.approx([1.0, 1.0])
     assert lines[0]["plan"] == mssp.Plan.from_json((whole_run / "plan.json").read_text()).hash
     assert lines[1]["cross_entropy"] == pytest.approx(math.log(256))  # the readout starts at zero
     assert {*lines[1]["lr"]} >= {"router", "expert_in", "expert_out", "hidden", "embedding", "readout"}

@@ -263,7 +263,7 @@ class Training:
         self._clipped += training.clip is not None and norm > training.clip
         lrs = {group["name"]: float(group["lr"]) for group in self.optimizer.param_groups}
         clipped = self._clipped / self.step
-        watched = {"routers": routers} if routers else {}
+        watched = {"routers": routers, "loads": self.watched.loads()} if routers else {}
         self.log.write("step", self.step, **numbers, norm=norm, clipped=clipped, lr=lrs, **watched)
         for steps, sizes in self.watched.new_sizes():
             self.log.write("monitor", steps, sizes=sizes)

@@ -46,6 +46,10 @@ class WatchedRun:
         """The numbers of the routers after an update, which is counted from 0, and the alarms that it raised."""
         return ({}, []) if self._health is None else self._health.step(step)
 
+    def loads(self) -> Mapping[str, list[float]]:
+        """The share of tokens that each expert got when the routers were last looked at, layer by layer."""
+        return {} if self._health is None else self._health.loads
+
     def new_sizes(self) -> list[tuple[int, Mapping[str, float]]]:
         """The sizes that were measured since the last call, each after how many updates."""
         sizes, self._sizes = self._sizes, []
