@@ -13,6 +13,7 @@ from random import Random
 from signal import SIGINT, SIGKILL, SIGTERM
 
 from tests.kills.harness import COMMANDS, Bench, DifferenceError, Kill, Moment
+from tests.kills.training import Trainings
 
 _WEIGHTS = {"sweep": 10, "tune": 8, "demo": 3, "report": 3}  # the demo takes seconds, and a report hardly has moments
 _SIGNALS = {SIGKILL: 2, SIGTERM: 1, SIGINT: 1}
@@ -23,12 +24,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev kills", description=__doc__)
     parser.add_argument("--count", type=int, default=40, help="kills to carry out (default 40)")
     parser.add_argument("--seed", type=int, default=None, help="of the random moments (default: a new one)")
-    parser.add_argument("--command", choices=COMMANDS, default=None, help="kill this command alone")
+    parser.add_argument("--command", choices=[*COMMANDS, "train"], default=None, help="kill this command alone")
+    parser.add_argument("--processes", type=int, default=1, help="of a run of train (default 1)")
     flags = parser.parse_args()
     seed = secrets.randbelow(10**6) if flags.seed is None else flags.seed
     started, different = time.monotonic(), 0
     folder = Path(tempfile.mkdtemp(prefix="mssp-kills-"))
     print(f"{flags.count} kills of seed {seed} in {folder}", flush=True)
+    if flags.command == "train":
+        return _trainings(folder, Random(seed), flags.count, flags.processes)
     with Bench(folder) as bench:
         for number in range(1, flags.count + 1):
             kill = _drawn(Random(f"{seed} {number}"), bench, flags.command)
@@ -44,6 +48,21 @@ def main() -> int:
     print(f"{flags.count - different} of {flags.count} kills of seed {seed} changed nothing ({seconds:.0f} s)")
     if not different:
         shutil.rmtree(folder)
+    return int(different > 0)
+
+
+def _trainings(folder: Path, random: Random, count: int, processes: int) -> int:
+    """Kills of runs of training: each run is killed up to three times."""
+    trainings, done, different = Trainings(folder, processes), 0, 0
+    while done < count:
+        times = min(random.randint(1, 3), count - done)
+        try:
+            print(f"{done + 1:4d}  " + ", then ".join(map(str, trainings.kill(random, times))) + "; equal", flush=True)
+        except DifferenceError as error:
+            different += 1
+            print(f"{done + 1:4d}  DIFFERENT: {error}", flush=True)
+        done += times
+    print(f"{count} kills of train, {different} runs differ")
     return int(different > 0)
 
 
