@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from signal import SIGINT, SIGKILL, SIGTERM
 
 import pytest
 
 from mssp.store.rows import checksum_of
 from tests.kills.harness import Bench, DifferenceError, Kill, Moment
+from tests.kills.training import Trainings
 
 # By what is killed and when: the kill, and what is there at each death. The kills of one command stand together, so
 # that mostly one process of pytest makes its reference.
@@ -174,3 +177,15 @@ def test_a_store_that_is_torn_is_reported(bench: Bench) -> None:
 
     with pytest.raises(DifferenceError, match="database disk image is malformed"):
         bench.carry_out(AFTER_FOUR, at_death=tear)
+
+
+@pytest.mark.slow
+def test_a_run_of_training_that_is_killed_goes_on(tmp_path: Path) -> None:
+    trainings = Trainings(tmp_path)
+    assert len(trainings.kill(Random(3), times=2)) == 2
+    # The planted loss: a log that was cut.
+    shutil.copytree(tmp_path / "whole", tmp_path / "other")
+    log = tmp_path / "other" / "run.jsonl"
+    log.write_bytes(log.read_bytes()[:-1])
+    with pytest.raises(DifferenceError, match=r"other: run\.jsonl differs"):
+        trainings.compare("other")

@@ -88,7 +88,7 @@ class Trainings:
             process.wait()
             killed.append(Killed(signal, lines, checkpoints))
         self._ended(name, self._started(name).wait())
-        self._compare(name)
+        self.compare(name)
         shutil.rmtree(self._run(name))
         return killed
 
@@ -119,7 +119,8 @@ class Trainings:
         log = self._run(name) / "run.jsonl"
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
-    def _compare(self, name: str) -> None:
+    def compare(self, name: str) -> None:
+        """Refuse a run that differs from the one that was never killed."""
         whole, killed = self._run("whole"), self._run(name)
         if (whole / "run.jsonl").read_bytes() != (killed / "run.jsonl").read_bytes():
             raise DifferenceError(f"{name}: run.jsonl differs")
