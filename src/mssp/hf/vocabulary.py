@@ -243,7 +243,7 @@ _CONVOLUTIONS_AFTER_MODULES = Names(
     norms_after_mlp=("mlp_sconv",),
     parameters={
         r"self_attn\.r_proj\.weight": _LINEAR,
-        # From what a head makes of a token to its logits at all distances: heads share it.
+        # From what a head makes of a token to its logits at all distances: heads share it, as channels do low ranks.
         r"self_attn\.rel_logits_proj\.proj": ParamInfo("hidden", layout="in out"),
         rf"{_MOE}\.(?:gate\.)?global_scale": _SMALL_GAIN,  # its gradient is a sum over channels, as of a shared gain
         rf"{_MOE}\.shared_experts\.(?:gate|up|down)_proj": ParamInfo("hidden", expert_axis=0, layout="out in"),

@@ -153,14 +153,6 @@ REASONS: dict[str, Reason] = {
         why="One output of fixed number: what the router is in Regime I, in every regime.",
         where="derived from the router's row in Regime I",
     ),
-    "readout_bias": Reason(
-        what="bias of the readout, one number for each logit",
-        why="It adds to a logit of order 1, so it must move by order 1: Adam lr 1. Its gradient is the mean over "
-        "tokens of how far the probability of its class is off, which no size of the model changes: eps 1, SGD lr 1. "
-        "With the rates of a hidden bias, SGD's would grow as N L. Few models have one: a plan lists its numbers with "
-        "the parameters of a model, not by role.",
-        where="derived; docs/errata.md has the measured gradient scale",
-    ),
     "final_norm": Reason(
         what="gain of the norm before the readout",
         why="As a norm inside a block, but outside the residual multiplier: no factor L.",
@@ -171,6 +163,14 @@ REASONS: dict[str, Reason] = {
         why="It must add up N aligned terms to a logit of order 1, so both its size and its update are 1/N. It starts "
         "at zero by default, as in the paper's experiments: 1/N noise in the logits helps nothing.",
         where="Table 1, rows Unemb.; Section 'Experimental Setup'",
+    ),
+    "readout_bias": Reason(
+        what="bias of the readout, one number for each logit",
+        why="It adds to a logit of order 1, so it must move by order 1: Adam lr 1. Its gradient is the mean over "
+        "tokens of how far the probability of its class is off, which no size of the model changes: eps 1, SGD lr 1. "
+        "With the rates of a hidden bias, SGD's would grow as N L. Few models have one: a plan lists its numbers with "
+        "the parameters of a model, not by role.",
+        where="derived; records/2026-11-19-families.md has the measured gradient",
     ),
 }
 

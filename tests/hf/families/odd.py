@@ -124,7 +124,8 @@ PLANNED: dict[str, Planned] = {
         "renormalised",
         (DENSE_LAYERS, SHARED_EXPERTS),
         active=2,
-        note="gates of routed and shared experts add up to one together, so that their numbers stay as they are",
+        note="gates of chosen and shared experts add up to one together: both numbers must stay "
+        "([record](../records/2026-11-19-families.md))",
     ),
     "dbrx": Planned(dbrx, "renormalised", note="experts one after another along one axis"),
     "longcat_flash": Planned(
