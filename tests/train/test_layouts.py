@@ -6,6 +6,7 @@ is one. In float32 one case says that rounding alone is no accident.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ RANKS = 4
 CONFIG = GPTConfig(
     width=32, expert_width=16, experts=4, active=2, depth=2, vocabulary=64, context=16, head=16, dispatch="dense"
 )
+PAGE = Path(__file__).parents[2] / "docs" / "layouts.md"
 LAYOUTS = ("ddp", "fsdp", "ep")
 
 
@@ -233,6 +235,12 @@ def check_factors() -> None:
     assert result.norm.verdict == "follows"
 
 
+def check_the_page() -> None:
+    """The script that the page on layouts shows."""
+    _, script = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    exec(script, {})
+
+
 @pytest.mark.slow
 def test_layouts_on_two_and_four_processes(tmp_path: Path) -> None:
     check_on_ranks(
@@ -250,5 +258,6 @@ def test_layouts_on_two_and_four_processes(tmp_path: Path) -> None:
             check_steps_by_hand,
             check_all_accidents,
             check_factors,
+            check_the_page,
         ),
     )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +21,7 @@ from mssp.train import SameStep, StepReport, clip_, same_step, spread
 from mssp.train.steps import divided, predicted, rows_in
 
 CONFIG = GPTConfig(width=32, expert_width=16, experts=4, active=2, depth=1, vocabulary=64, context=16, head=16)
+PAGE = Path(__file__).parents[2] / "docs" / "layouts.md"
 PLAN = mssp.plan(CONFIG.shape, regime="III", lr=1e-2, weight_decay=0.1)
 ROWS = torch.randint(64, (7, 17), generator=torch.Generator().manual_seed(0))
 
@@ -71,6 +76,13 @@ def test_the_table() -> None:
         ["readout", "1", "1.00", "1.00", "1.00"],
     ]
     assert lines[-1] == "pass: the step is that of one device"
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    code, shown = re.findall(r"```(?:python)?\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[:2]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(code, {})
+    assert out.getvalue() == shown
 
 
 def test_the_document() -> None:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from mssp.planning.parameter import ParamInfo
     from mssp.planning.plans import Plan
 
-# Distances relative to what is compared. Layouts add the same numbers in another order: in float32 that made 5e-7 of a
+# Distances relative to what is compared. Layouts add the same numbers in another order: in float32 that made 6e-7 of a
 # gradient in all models tried, and 2e-15 in float64. The least of the known accidents makes a hundred times as much.
 _TOLERANCE, _OF_HALF_PRECISION = 1e-4, 0.03
 _OF_UPDATES, _OF_DECAY = 1e-3, 1e-2
