@@ -67,7 +67,7 @@ class RouterHealth:
     ...     model(tokens, targets=tokens).loss.backward()
     ...     optimizer.step()
     ...     numbers, alarms = health.step(step)
-    >>> round(numbers["step/readout"], 2), alarms, sorted(health.layers)
+    >>> round(numbers["step/readout"], 2), alarms, sorted(health.loads)
     (1.0, [], ['blocks.0.ffn', 'blocks.1.ffn'])
 
     Args:
