@@ -80,6 +80,19 @@ def test_the_log(whole_run: Path) -> None:
     assert machine[1].keys() >= {"seconds", "tokens_per_second", "mfu", "memory"}
 
 
+def test_an_alarm_is_in_the_log_by_the_step_that_raised_it(tmp_path: Path) -> None:
+    """The router starts a hundred times too large. An alarm needs three observations in a row."""
+    settings = tiny(plan={"init_mult": {"router": 100.0}}, training={"steps": 3}, watch={"routers_every": 1})
+    raised: list[Step] = []
+    training_in(tmp_path / "run", settings, watch=raised.append).run()
+    lines = {line["alarm"]: line for line in lines_of(tmp_path / "run") if line["kind"] == "alarm"}
+    logits = lines["logits"]
+    assert (logits["step"], logits["limit"], logits["layers"], logits["value"] > 8) == (3, 8.0, 2, True)
+    assert logits["text"].startswith("step 3: logits ")
+    assert logits["remedy"] == "lower lr_mult of the router, decay its weights, or add a z-loss of 1e-3"
+    assert [alarm.step for alarm in raised[-1].alarms] == [3] * len(lines)
+
+
 @pytest.mark.parametrize("stop_at", [1, 4, 5])
 def test_a_stopped_run_goes_on_exactly(whole_run: Path, tmp_path: Path, stop_at: int) -> None:
     """Noise in the routing is drawn from the random state, which goes on too."""

@@ -258,7 +258,7 @@ class Display:
             return
         rate = step.tokens / step.seconds
         for alarm in step.alarms:
-            print(f"mssp: warning: step {step.step}: {alarm}", file=sys.stderr, flush=True)
+            print(f"mssp: warning: {alarm}", file=sys.stderr, flush=True)
         text = f"loss {step.parts['loss']:.4f}, {rate:,.0f} tokens/s"
         self._bar.advance(1, text)
         if not sys.stderr.isatty() and (step.step % self._every == 0 or step.step == 1):

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -268,7 +268,7 @@ class Training:
         for steps, sizes in self.watched.new_sizes():
             self.log.write("monitor", steps, sizes=sizes)
         for alarm in alarms:
-            self.log.write("alarm", self.step, **asdict(alarm), text=str(alarm))
+            self.log.write_alarm(alarm)
         seconds, tokens = time.perf_counter() - begun, training.tokens_per_step
         self.log.write_machine("speed", self.step, **self._speed(seconds, tokens))
         return Step(self.step, numbers, norm, clipped, lrs, seconds, tokens, tuple(alarms))

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mssp._estimates import finite
+from mssp.measure.alarms import Alarm
 
 RUN, MACHINE = "run.jsonl", "machine.jsonl"
 Sink = Callable[[int, Mapping[str, float]], object]
@@ -32,6 +34,12 @@ class RunLog:
     def write(self, kind: str, step: int | None = None, **entries: Any) -> None:
         """A line about what was computed."""
         self._append(RUN, kind, step, entries)
+
+    def write_alarm(self, alarm: Alarm) -> None:
+        """A line about an alarm, whose kind stands under ``alarm``, since ``kind`` says what a line is."""
+        entries = asdict(alarm)
+        kind, step = entries.pop("kind"), entries.pop("step")
+        self.write("alarm", step, alarm=kind, **entries, text=str(alarm))
 
     def write_machine(self, kind: str, step: int | None = None, **entries: Any) -> None:
         """A line about the machine: times, memory, where the run was started and stopped."""

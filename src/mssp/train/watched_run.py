@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -43,8 +44,12 @@ class WatchedRun:
         self._sizes.append((step, dict(sizes)))
 
     def after_update(self, step: int) -> tuple[Mapping[str, float], list[Alarm]]:
-        """The numbers of the routers after an update, which is counted from 0, and the alarms that it raised."""
-        return ({}, []) if self._health is None else self._health.step(step)
+        """The numbers of the routers after an update, which is counted from 0, and the alarms that it raised.
+
+        The alarms name the step as the log does, which counts updates.
+        """
+        numbers, alarms = ({}, []) if self._health is None else self._health.step(step)
+        return numbers, [replace(alarm, step=step + 1) for alarm in alarms]
 
     def loads(self) -> Mapping[str, list[float]]:
         """The share of tokens that each expert got when the routers were last looked at, layer by layer."""
