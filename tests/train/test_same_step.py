@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,16 @@ def test_rows_that_are_left_out() -> None:
     assert of(without_the_last, clip=0.05).causes == (
         "rows 6 of the batch do not count: they are left out, or their part of the step is",
     )
+
+
+def test_rounding_is_no_accident() -> None:
+    """One active expert with a renormalised gate: the router's gradient is rounding, and so is what it moves by."""
+    config = GPTConfig(**{**vars(CONFIG), "active": 1, "normalise": True})
+    for lr, notes in ((1e-2, ()), (1e-8, ("updates of",))):
+        plan = mssp.plan(config.shape, regime="II", scheme="mup", lr=lr, weight_decay=1.0)
+        result = same_step(partial(GPT, config), ROWS, plan, layout="one", accumulation=4, clip=0.01)
+        assert result.passed, result
+        assert [note.startswith(start) for note, start in zip(result.notes, notes, strict=False)] == [True] * len(notes)
 
 
 def test_what_nothing_explains() -> None:

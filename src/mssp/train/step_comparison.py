@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 # gradient in all models tried, and 2e-15 in float64. The least of the known accidents makes a hundred times as much.
 _TOLERANCE, _OF_HALF_PRECISION = 1e-4, 0.03
 _OF_UPDATES, _OF_DECAY = 1e-3, 1e-2
+_COARSE = 0.1  # of an update: where rounding makes more of it, little is compared
 _NOTHING = 1e-7  # of all gradients together: a role with so little has no gradient but rounding
 _DISTURBED, _DISTURBED_VECTORS = 0.5, 0.1
 _COLUMNS = 64  # rows, or groups of rows, of which a wrong gradient is looked for as a weighted sum
@@ -311,10 +312,8 @@ class _Comparison:
         follows, decays, updates = True, [], []
         decay_is_off = False
         for each, (rate, decay, rest) in zip(numbers, fits, strict=True):
-            change = math.sqrt(each["vv"]) or 1.0
-            rounding = 4 * self.step.precision * math.sqrt(each["pp"]) / change
-            exact = _OF_UPDATES + rounding
-            follows &= (math.isnan(rate) or abs(rate - 1) <= exact) and rest <= exact
+            follows &= math.isnan(rate) or abs(rate - 1) <= _OF_UPDATES + self._rounding(each, "uu")
+            follows &= rest <= _OF_UPDATES + self._rounding(each, "dd")
             updates.append((each["dv"] - decay * each["wv"]) / each["vv"] if each["vv"] else 1.0)
             # By so much rounding may be taken for decay: as much as weights are rounded, over what decay is of them.
             unit = math.sqrt(each["ww"] / each["pp"]) if each["pp"] else 1.0
@@ -327,6 +326,10 @@ class _Comparison:
         if not planned and not decay_is_off:
             return update, None
         return update, Compared(tuple(decays), _verdict("off" if decay_is_off else "same"))
+
+    def _rounding(self, each: Numbers, of: str) -> float:
+        """By how much the rounding of weights may change an update, relative to its size."""
+        return 2 * self.step.precision * math.sqrt(each["pp"] / each[of]) if each[of] else 0.0
 
     # -- what was reported ---------------------------------------------------------------------------------------------
 
@@ -395,6 +398,9 @@ class _Comparison:
             yield f"clipping at {clip:g} does nothing to a norm of {norm.one_device:.4g}: a smaller one would be tested"
         if clip is not None and norm.values is None:
             yield "the norm is not reported: gradients are compared as if it were right"
+        coarse = [role for role, numbers in self.of_roles.items() if self._rounding(numbers[0], "vv") > _COARSE]
+        if coarse:
+            yield f"updates of {', '.join(coarse)} are hardly more than the rounding of weights: compare in float64"
 
 
 def _verdict(word: str) -> Verdict:
