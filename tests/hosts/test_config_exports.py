@@ -37,6 +37,14 @@ def numbers(values: Values) -> tuple[Any, ...]:
 
 
 @cache
+def _adapted(family: str) -> nn.Module:
+    base, target = uneven(family)
+    model = on_meta(target)
+    mssp.hf.adapt(model, base if PLANNED[family].taken_out else None)
+    return model
+
+
+@cache
 def planned(family: str, optimizer: str) -> tuple[mssp.Plan, dict[str, tuple[Any, ...]]]:
     """A plan, and the numbers of the model's parameters, which are those of the table by name and of the groups."""
     base, target = uneven(family)
@@ -44,8 +52,7 @@ def planned(family: str, optimizer: str) -> tuple[mssp.Plan, dict[str, tuple[Any
     with without_plan_warnings():
         plan = mssp.hf.plan(target, base, lr=4e-3, optimizer=optimizer, scheme="mup", init_std=0.02, **options)
         table = mssp.hf.by_name(plan, target, base)
-    model = on_meta(target)
-    mssp.hf.adapt(model, base if PLANNED[family].taken_out else None)
+    model = _adapted(family)
     values = plan.resolve(mssp.describe(model))
     assert {numbers(row.values) for row in table.parameters} == {numbers(each) for each in values.values()}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -56,7 +63,8 @@ def planned(family: str, optimizer: str) -> tuple[mssp.Plan, dict[str, tuple[Any
     return plan, {name: numbers(each) for name, each in values.items()}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# The scope makes pytest run the tests of a family one after the other, so that no two processes plan the same one.
+@pytest.mark.parametrize("family", FAMILIES, scope="module")
 @pytest.mark.parametrize(("host", "optimizer"), [*((host, "adamw") for host in HOSTS), ("nanogpt", "sgd")])
 def test_exports_tables_and_groups_have_one_number(family: str, host: str, optimizer: str) -> None:
     plan, of_model = planned(family, optimizer)
