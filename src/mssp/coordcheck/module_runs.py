@@ -31,7 +31,7 @@ from mssp.measure.forward import adapted, wrong_factors
 from mssp.measure.magnitudes import Pool, rms
 from mssp.measure.modules import Described, Entries, ModuleProbe, own_loss
 from mssp.measure.moe_layers import moe_layers
-from mssp.measure.quantities import AGGREGATION, EPS, GRADIENT, GRADIENT_SUM, LOSS
+from mssp.measure.quantities import AGGREGATION, EPS, GATE_DERIVATIVE, GRADIENT, GRADIENT_SUM, LOSS
 from mssp.planning.growth import infer
 from mssp.planning.parameter import OWN
 from mssp.planning.plans import Plan
@@ -133,6 +133,7 @@ def check(
         own_starts={info.role for info in infos if info.start == OWN},
         bypassed=bypassed,
         equal_shares=equal_shares,
+        derivatives=series.values.get(GATE_DERIVATIVE()),
         tied_readout=any(info.tied_readout for info in infos),
     )
 

@@ -35,7 +35,8 @@ class MLPProbe:
         self._config, self._multipliers, self._x = config, multipliers, x
         self._start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         # Gates that are shares of one are of order 1/K. The paper's are of order 1, under a factor 1/K.
-        self._share = 1 if config.gate_kind == "sigmoid" else config.shape.active
+        self._equal_shares = config.gate_kind != "sigmoid"
+        self._share = config.shape.active if self._equal_shares else 1
         self._splits = bool(self._start["readout"].any())  # otherwise the readout's update sends everything
         replicas, grouped = len(self._start["readout"]), x.dim() > 2
         self._inputs, self._targets = (
@@ -89,7 +90,14 @@ class MLPProbe:
         logits, logits_0 = acts[f"{name}router"], self._acts[f"{name}router"]
         aggregate, aggregate_0 = acts[f"{name}aggregate"], self._acts[f"{name}aggregate"]
         return {
-            **moe_sizes(first, last, self._hidden, backs, lambda back: self._through_gates(logits, back)),
+            **moe_sizes(
+                first,
+                last,
+                self._hidden,
+                backs,
+                lambda back: self._through_gates(logits, back),
+                equal_shares=self._equal_shares,
+            ),
             ACTIVATION("router"): rms(logits),
             LOGIT_CHANGE(): rms(logits - logits_0),
             ACTIVATION("aggregate"): rms(aggregate),

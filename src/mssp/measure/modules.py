@@ -236,7 +236,14 @@ class ModuleProbe:
         start, now = moe.moment(self._passed_at_start, self._initial.__getitem__), moe.moment(passed, wide_copy)
         aggregate, aggregate_0 = passed[moe.experts].y, self._passed_at_start[moe.experts].y
         return {
-            **moe_sizes(start, now, moe.hidden, by_sender, lambda gradient: moe.through_gates(routings, gradient)),
+            **moe_sizes(
+                start,
+                now,
+                moe.hidden,
+                by_sender,
+                lambda gradient: moe.through_gates(routings, gradient),
+                equal_shares=moe.sums_to_one,
+            ),
             ACTIVATION("aggregate"): rms(aggregate),
             CHANGE("aggregate"): rms(aggregate - aggregate_0),
             **distance_between_experts(now.weights),

@@ -41,6 +41,7 @@ from mssp.measure.quantities import (
     CHANGE,
     EFFECTIVE,
     EXPERT_DISTANCE,
+    GATE_DERIVATIVE,
     GRADIENT,
     HIGHEST_SCORE,
     INIT,
@@ -140,6 +141,8 @@ def moe_sizes(
     hidden: Hidden,
     backs: Mapping[str, Tensor],
     through_gate: Callable[[Tensor], Tensor],
+    *,
+    equal_shares: bool = False,
 ) -> Sizes:
     """Every size of one MoE layer but those of its router as a linear map.
 
@@ -147,6 +150,7 @@ def moe_sizes(
         hidden: what an expert makes of its first layer's outputs, which are its gate's before its up projection's.
         backs: the parts of δ by the readout's part that sent them: ``init`` (W4_0) and ``update`` (ΔW4).
         through_gate: from a gradient at the gates to that at the router's logits.
+        equal_shares: gates sum to one, so that their derivative depends on the number of experts, and is measured too.
     """
     terms = expert_terms(start, now, hidden, list(backs.values()))
     forward = terms.forward
@@ -162,11 +166,22 @@ def moe_sizes(
         sizes |= {BACKWARD(name, part_of[sent]): rms(part) for sent, part in parts.items()}
     for sent, (initial, update) in zip(backs, terms.to_gates, strict=True):
         sizes |= {TO_GATES(INIT, sent): rms(initial), TO_GATES(UPDATED, sent): rms(update)}
-    for expert, to_gates in zip((INIT, UPDATED), zip(*terms.to_gates, strict=True), strict=True):
-        back = through_gate(total(to_gates))
+    at_gates = [total(parts) for parts in zip(*terms.to_gates, strict=True)]
+    at_logits = [through_gate(back) for back in at_gates]
+    for expert, back in zip((INIT, UPDATED), at_logits, strict=True):
         sizes[THROUGH_ROUTER(INIT, expert)] = rms(back @ start.router)
         sizes[THROUGH_ROUTER(UPDATED, expert)] = rms(back @ (now.router - start.router))
+    if equal_shares:
+        taken = _takes(now.gates)
+        of_chosen = rms(total(at_gates) * taken) * (taken[0].numel() / taken.flatten(1).sum(1)).sqrt()
+        # Before the first update nothing comes back from a readout of zeros: 0, not 0/0.
+        sizes[GATE_DERIVATIVE()] = rms(total(at_logits)) / of_chosen.clamp_min(torch.finfo(torch.float64).tiny)
     return sizes
+
+
+def _takes(gates: Tensor) -> Tensor:
+    """Which experts get which tokens, [R, T, M]. Gates of all may vanish in a model that diverges."""
+    return (gates != 0) | (gates == 0).all(-1, keepdim=True)
 
 
 def distance_between_experts(weights: ExpertWeights) -> Sizes:
@@ -197,9 +212,8 @@ class _ExpertBatch:
         self.bias = 0.0 if b_out is None else b_out[:, chosen].unsqueeze(2)
         self.experts = self.in_0.shape[1]
         self.share = self.experts / now.gates.shape[-1]
-        # What an expert would do to tokens that it does not get is no part of the model. Gates of all may vanish in a
-        # model that diverges.
-        takes = (gates != 0) | (gates == 0).all(-1, keepdim=True)
+        # What an expert would do to tokens that it does not get is no part of the model.
+        takes = _takes(gates)
         self._takes = takes[..., chosen].transpose(1, 2).unsqueeze(-1)
         self._taken = self._takes.flatten(1).sum(1).double()
         self._share_of_tokens = self._taken / takes.flatten(1).sum(1)

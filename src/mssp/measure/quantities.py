@@ -326,6 +326,12 @@ NORMALISED = Kind(
     "The effective update over the size of the layer's input.",
     title="effective updates, input normalised",
 )
+GATE_DERIVATIVE = Kind(
+    "router/derivative",
+    _DETAILS,
+    "What gates that sum to one make of what comes back to them: the gradient at the logits over that at the gates.",
+    terms=_SINGLE,
+)
 ALIGNMENT_P = Kind("alignment/p", _DETAILS, "The effective update over the sizes of its factors.")
 ALIGNMENT_Q = Kind("alignment/q", _DETAILS, "The propagating update over the sizes of its factors.")
 INPUT = Kind("input", _DETAILS, "The size of a layer's input.")

@@ -1,15 +1,17 @@
 """What to expect of a quantity, and which source says so: the paper's tables, the rules, a derivation, a simulation.
 
 Under gates that are shares of one among K of M experts, a finite number of experts changes what comes back through the
-router, and predictions leave room for that. A gradient at the logits is what comes back to the gates times the
+router, and predictions follow it. A gradient at the logits is what comes back to the gates times the
 derivative of the gates, which for shares is
 
     dφ_i / dψ_j = φ_i (δ_ij - φ_j)
 
 Times K it is of order 1, as the paper's gates are. With few experts, however, it is still growing to that order: with
-one expert active there is no derivative at all. From 8 to 32 experts, half of them active, this alone raises
-exponents over the width by 0.2; from 64 to 128 by 0.07. It is computed here for logits that are standard normal, as
-at the start.
+one expert active there is no derivative at all. From 8 to 32 experts, half of them active, this alone raises exponents
+over the width by 0.2 where what comes back is independent of the gates, and by 0.6 to 0.8 where it is in proportion to
+them. It is partly so: an expert's output is a part of the features that errors align with, and the more of it the
+larger its gate was. So the derivative is measured (``router/derivative``). It is a ratio, which no learning rate, no
+initial weight behind the gates and no factor on the sum changes.
 """
 
 from __future__ import annotations
@@ -46,35 +48,22 @@ from mssp.theory.implied import Implied
 from mssp.theory.orders import Orders
 from mssp.theory.propagation import THROUGH_INITIAL_ROUTER, Exponent, slack, stable_exponent, tabulated
 
-_TOKENS = 4096
 
+def rise(sizes: Collection[int], derivatives: npt.NDArray[np.float64]) -> Fraction:
+    """By how much a finite number of experts raises the router's exponents over these sizes; never less than 0.
 
-def rise(plans: Mapping[int, Plan]) -> Fraction:
-    """By how much a finite number of experts raises the router's exponents over these sizes; 0 where K stays.
+    >>> derivatives = np.array([0.0, 0.6, 0.0, 0.7, 0.0, 0.8]).reshape(3, 2, 1)  # nothing comes back before an update
+    >>> round(float(rise([64, 128, 256], derivatives)), 2)
+    0.21
 
-    >>> from mssp import Shape, plan
-    >>> few = {n: plan(Shape(n, 16, n // 8, n // 16, 1), regime="II", lr=1.0) for n in (64, 128, 256)}
-    >>> many = {n: plan(Shape(n, 16, n // 8, n // 16, 1), regime="II", lr=1.0) for n in (1024, 2048, 4096)}
-    >>> f"{float(rise(few)):.1f} {float(rise(many)):.1f}"
-    '0.2 0.0'
+    Args:
+        derivatives: the gradient at the logits over that at the gates, [sizes, steps, seeds].
     """
-    derivatives = [_derivative(plan.target.experts, plan.target.active) for plan in plans.values()]
-    if len(set(derivatives)) == 1 or not all(derivatives):
+    by_step = [at_step for at_step in derivatives.transpose(1, 0, 2) if np.isfinite(at_step).all() and at_step.all()]
+    if not by_step:
         return Fraction(0)
-    slope = slope_of([math.log(size) for size in plans], [math.log(derivative) for derivative in derivatives])
-    return max(Fraction(slope).limit_denominator(100), Fraction(0))
-
-
-def _derivative(experts: int, active: int) -> float:
-    """The root mean square, over all experts, of the gradients at the logits that independent ones at K φ lead to."""
-    random = np.random.default_rng(0)
-    logits = random.standard_normal((_TOKENS, experts))
-    back = random.standard_normal((_TOKENS, active))
-    chosen = np.sort(logits, 1)[:, -active:]
-    gates = np.exp(chosen - chosen.max(1, keepdims=True))
-    gates /= gates.sum(1, keepdims=True)
-    at_logits = active * gates * (back - (gates * back).sum(1, keepdims=True))
-    return float(np.sqrt(np.square(at_logits).sum() / (_TOKENS * experts)))
+    slopes = [slope_of(np.log(list(sizes)).tolist(), np.log(at_step).mean(1).tolist()) for at_step in by_step]
+    return max(Fraction(float(np.mean(slopes))).limit_denominator(100), Fraction(0))
 
 
 Simulated = Mapping[str, Sequence[Estimate | None]]
@@ -122,6 +111,7 @@ class Theory:
         simulated: exponents of the minimal linear MoE after 0, 1, ... updates, for what the paper leaves open.
         bypassed: whether some of the loss does not go through the readout (load balancing).
         equal_shares: whether gates sum to one over the experts.
+        derivatives: of gates that sum to one, as measured at each size, [sizes, steps, seeds].
         own_sides: roles whose matrices have sides that do not grow as the role's do, so that no one exponent follows.
     """
 
@@ -134,6 +124,7 @@ class Theory:
         own_starts: Collection[str] = (),
         bypassed: bool = False,
         equal_shares: bool = False,
+        derivatives: npt.NDArray[np.float64] | None = None,
         tied_readout: bool = False,
     ) -> None:
         self.plan = plans[min(plans)]
@@ -143,7 +134,7 @@ class Theory:
         self._orders = Orders(plans) if self.plan.setting.regime is ANY and not self.depth else None
         self._own_sides, self._own_starts = frozenset(own_sides), frozenset(own_starts)
         self._tied_readout = tied_readout
-        self._rise = rise(plans) if equal_shares and not self.depth else Fraction(0)
+        self._rise = Fraction(0) if derivatives is None or self.depth else rise(self._plans, derivatives)
         # Nothing is exactly zero with weight decay, which moves weights that no gradient reaches, or with a loss that
         # reaches them past a zero readout.
         self._never_zero = self.plan.weight_decay != 0 or bypassed
@@ -196,9 +187,9 @@ class Theory:
         return Prediction(self.raised(name, exponent), source)
 
     def raised(self, name: str, exponent: Exponent) -> Exponent:
-        """The exponent with the room that a model needs whose gates sum to one, or whose readout is its embedding.
+        """The exponent where gates sum to one, and with the room that a readout needs which is the embedding.
 
-        Under gates that sum to one that is what a finite number of experts asks for. Logits of an embedding start as
+        Gates that sum to one add what their derivative was measured to grow by. Logits of an embedding start as
         random sums over the width, N^-1/2, and are of order 1 once they are learned.
         """
         if exponent.power is None:
@@ -209,9 +200,9 @@ class Theory:
         if not self._rise:
             return exponent
         if quantity == FAITHFULNESS("router"):  # eps over a gradient that falls less
-            return Exponent(exponent.power, exponent.slack + self._rise)
+            return Exponent(exponent.power - self._rise, exponent.slack)
         if quantity.kind is THROUGH_ROUTER or quantity in _ROUTERS_WAY_BACK:
-            return Exponent(exponent.power + self._rise, exponent.slack + self._rise)
+            return Exponent(exponent.power + self._rise, exponent.slack)
         return exponent
 
     def _from_simulation(self, name: str, estimate: Estimate | None, step: int) -> Prediction | None:
