@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mssp._estimates import Estimate, cdf, mean_of, p_greater, quantile, slope_of
+from mssp._estimates import Estimate, cdf, mean_of, p_greater, quantile, slope_of, weighted_sum
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,16 @@ def test_welch_by_hand() -> None:
     assert p_greater([1.0, 1.0], [0.0, 0.0]) == 0.0
     assert p_greater([0.0, 0.0], [1.0, 1.0]) == 1.0
     assert math.isnan(p_greater([1.0], [0.0, 0.0]))
+
+
+def test_a_sum_of_means_by_hand() -> None:
+    # Variances of the means are 1/3 and 4 · 4/3: (17/3)² over (1/9 + 256/9) / 2 are 2.249 degrees of freedom, and 2 are
+    # taken. If both are 1/3, there are 4.
+    found = weighted_sum([1.0, 2.0], [[4.0, 5.0, 6.0], [1.0, 3.0, 5.0]])
+    assert found.value == 11.0
+    assert found.ci == pytest.approx(4.3027 * math.sqrt(17 / 3), rel=1e-4)
+    assert weighted_sum([1.0, 1.0], [[4.0, 5.0, 6.0]] * 2).ci == pytest.approx(2.7764 * math.sqrt(2 / 3), rel=1e-4)
+    assert weighted_sum([1.0, -1.0], [[2.0, 2.0], [1.0, 1.0]]) == Estimate(1.0, 0.0)
 
 
 def test_slopes() -> None:

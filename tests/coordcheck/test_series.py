@@ -93,3 +93,8 @@ def test_some_of_the_seeds() -> None:
     some = measured.of_seeds(slice(1, 3))
     assert (measured.seeds, some.seeds, some.steps) == (4, 2, 4)
     np.testing.assert_array_equal(some.values["aggregate/init"], law(0.0, spread=(0.2, 0.3)))
+
+
+def test_some_of_the_seeds_are_as_paired_as_all_of_them() -> None:
+    for paired in (True, False):
+        assert Series.of({64: MEASURED, 128: MEASURED}, SGD, paired=paired).of_seeds(slice(0, 1)).paired is paired

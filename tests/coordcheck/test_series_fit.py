@@ -86,3 +86,33 @@ def test_the_price_of_the_bend_is_noise() -> None:
     assert bent is not None
     assert 2 < bent.ci / plain.ci < 6
     assert abs(plain.value) < 2 * plain.ci
+
+
+def test_models_that_are_no_pairs_count_each_with_its_own_scatter() -> None:
+    # In units of log 2 the slope is (c - a)/2 of logs a, b, c. Three models at each size scatter by 0.1 at the smallest
+    # and largest, and as it happens the three slopes are equal.
+    values = np.exp(np.array([[-0.1, 0.0, 0.1], [0.3, -0.3, 0.0], [-0.1, 0.0, 0.1]]))
+    assert estimate(SIZES, values).ci == pytest.approx(0.0, abs=1e-12)
+    exponent = estimate(SIZES, values, paired=False)
+    assert exponent.value == pytest.approx(0.0, abs=1e-12)
+    # Student's t with four degrees of freedom, two at either end.
+    assert exponent.ci == pytest.approx(2.7764 * 0.1 * math.sqrt(2 / 3) / (2 * math.log(2)), abs=1e-4)
+    # A single model, and a seed that was lost, are as before.
+    assert estimate(SIZES, values[:, :1], paired=False) == estimate(SIZES, values[:, :1])
+    lost = np.concatenate([values, np.array([[np.nan], [1.0], [1.0]])], axis=1)
+    assert estimate(SIZES, lost, paired=False) == exponent
+    # Scatter at one size alone leaves the degrees of freedom of that size.
+    alone = np.exp(np.array([[-0.1, 0.0, 0.1], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    expected = 4.3027 * 0.1 / math.sqrt(3) / (2 * math.log(2))
+    assert estimate(SIZES, alone, paired=False).ci == pytest.approx(expected, abs=1e-4)
+
+
+def test_intervals_of_three_models_a_size_cover_what_they_should() -> None:
+    random = np.random.default_rng(0)
+    logs = 0.2 * random.standard_normal((1000, 3, 3))
+    found = {paired: [estimate(SIZES, np.exp(each), paired=paired) for each in logs] for paired in (True, False)}
+    covered = {paired: np.mean([not each.excludes_zero for each in found[paired]]) for paired in found}
+    width = {paired: np.median([each.ci for each in found[paired]]) for paired in found}
+    assert covered[True] == pytest.approx(0.95, abs=0.02)
+    assert covered[False] == pytest.approx(0.95, abs=0.02)
+    assert width[False] < 0.9 * width[True]

@@ -102,7 +102,7 @@ def _judged(name: Quantity, series: Series, theory: Theory) -> Judged:
     predicted = tuple(_prediction(name, step, series, theory) for step in steps)
     unjudged = Judged(
         name,
-        tuple(_exponent(sizes, values[:, step]) for step in steps),
+        tuple(_exponent(series, values[:, step]) for step in steps),
         {size: tuple(_geometric(values[index, step]) for step in steps) for index, size in enumerate(sizes)},
         predicted,
         judged=None,
@@ -122,7 +122,7 @@ def _judged(name: Quantity, series: Series, theory: Theory) -> Judged:
         return replace(unjudged, verdict="off", reason=reason)
     powers = [prediction for prediction in dict.fromkeys(binding.values()) if prediction.exponent.is_power]
     steps_of = {power: [step for step, prediction in binding.items() if prediction == power] for power in powers}
-    misses = [_miss(power, sizes, values[:, steps_of[power]]) for power in powers]
+    misses = [_miss(power, series, values[:, steps_of[power]]) for power in powers]
     if not misses:
         return unjudged
     worst = max(misses, key=lambda miss: miss.beyond)
@@ -161,8 +161,9 @@ class _Miss(NamedTuple):
     beyond: float  # how far the miss lies beyond the tolerance; negative within it
 
 
-def _miss(prediction: Prediction, sizes: Sequence[int], values: Numbers) -> _Miss:
-    slope, bent_slope = estimate(sizes, values), bent_estimate(sizes, values)
+def _miss(prediction: Prediction, series: Series, values: Numbers) -> _Miss:
+    slope = estimate(series.sizes, values, paired=series.paired)
+    bent_slope = bent_estimate(series.sizes, values, paired=series.paired)
     interval = slope.ci if slope.ci >= 0 else WIDEST_CI  # two sizes and one seed give no interval
     beyond = _distance(slope.value, prediction.exponent) - interval
     if bent_slope is not None:
@@ -204,7 +205,7 @@ def _is_stable(name: Quantity, series: Series, theory: Theory) -> bool:
         last_prediction = theory.prediction(name, series.steps)
         return last_prediction is not None and not last_prediction.exponent.is_power  # zero so far, as predicted
     wanted = Prediction(desired, "paper").at_finite_sizes(theory.excess(name, series.values))
-    return bool(final_values.all()) and _miss(wanted, series.sizes, final_values).beyond <= 0
+    return bool(final_values.all()) and _miss(wanted, series, final_values).beyond <= 0
 
 
 def _desired(name: Quantity, theory: Theory) -> Exponent | None:
@@ -222,9 +223,9 @@ def _desired(name: Quantity, theory: Theory) -> Exponent | None:
     return theory.raised(name, Exponent(power, Fraction(1, 2) if free else slack(name)))
 
 
-def _exponent(sizes: Sequence[int], values: Numbers) -> Estimate | None:
+def _exponent(series: Series, values: Numbers) -> Estimate | None:
     """The measured exponent; None where a value is zero or not finite."""
-    exponent = estimate(sizes, values)
+    exponent = estimate(series.sizes, values, paired=series.paired)
     return None if math.isnan(exponent.value) else exponent
 
 

@@ -121,7 +121,8 @@ def check(
     own_sides = {
         role for role in ratios[smallest] if any(ratios[smallest][role] != ratios[size][role] for size in sizes)
     }
-    series = Series.of(measured, plan.setting.optimizer)
+    # A seed draws the initial weights alone, and those of two sizes have nothing to do with each other.
+    series = Series.of(measured, plan.setting.optimizer, paired=False)
     # A readout that starts at zero passes no gradient back. If the embedding has one, it comes another way.
     gradient = series.values.get(GRADIENT("embedding"))
     bypassed = plans[smallest].roles["readout"].zero and gradient is not None and bool(gradient[:, 0].any())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mssp._estimates import Estimate, mean_of, quantile
+from mssp._estimates import Estimate, mean_of, quantile, weighted_sum
 from mssp.measure.quantities import (
     AGGREGATE,
     ALIGNMENT_P,
@@ -46,24 +46,28 @@ class Series:
     Args:
         sizes: the widths or the depths, in order.
         values: by name, [sizes, steps + 1, seeds]; index t is after t updates.
+        paired: whether a seed means the same at all sizes, as where it draws the data too. Otherwise models of one seed
+            at two sizes are independent, and each size's scatter counts by itself: of three seeds, three slopes can lie
+            close to each other by chance while the models that they were paired from do not.
     """
 
     sizes: tuple[int, ...]
     values: Mapping[str, Numbers]
+    paired: bool = True
 
     @classmethod
-    def of(cls, by_size: Mapping[int, Mapping[str, Numbers]], optimizer: Optimizer) -> Series:
+    def of(cls, by_size: Mapping[int, Mapping[str, Numbers]], optimizer: Optimizer, *, paired: bool = True) -> Series:
         """The series of values [steps + 1, seeds] at each size; a quantity that some size lacks is left out."""
         sizes = tuple(sorted(by_size))
         at_first_size = map(Quantity.named, by_size[sizes[0]])
         names = [name for name in at_first_size if all(name in by_size[size] for size in sizes)]
         measured = {name: np.stack([by_size[size][name] for size in sizes]) for name in names}
         with np.errstate(invalid="ignore", over="ignore"):
-            return cls(sizes, dict([*measured.items(), *_derived(measured, optimizer)]))
+            return cls(sizes, dict([*measured.items(), *_derived(measured, optimizer)]), paired)
 
     def of_seeds(self, chosen: slice) -> Series:
         """The series of some of the seeds."""
-        return Series(self.sizes, {name: values[..., chosen] for name, values in self.values.items()})
+        return Series(self.sizes, {name: values[..., chosen] for name, values in self.values.items()}, self.paired)
 
     def diverged(self) -> tuple[int, int] | None:
         """The size that diverged first, and after how many updates; None if all values are finite."""
@@ -137,34 +141,44 @@ def slopes(sizes: Sequence[int], values: Numbers, *, bent: bool = False) -> Numb
     Args:
         bent: fit a term in 1/size along with the slope.
     """
+    return np.asarray(np.tensordot(_weights(sizes, bent=bent), _logs(values), axes=1))
+
+
+def _weights(sizes: Sequence[int], *, bent: bool) -> Numbers:
+    """The slope is the sum of logarithms with these weights."""
     n = np.asarray(sizes, dtype=np.float64)
     terms = [np.ones_like(n), np.log(n), *([n.min() / n] if bent else [])]
-    weights = np.linalg.pinv(np.stack(terms, axis=1))[1]  # the slope is the sum of logarithms with these weights
+    weights: Numbers = np.linalg.pinv(np.stack(terms, axis=1))[1]
+    return weights
+
+
+def _logs(values: Numbers) -> Numbers:
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(values)
-        logs[~np.isfinite(logs)] = np.nan
-        return np.asarray(np.tensordot(weights, logs, axes=1))
+        logs: Numbers = np.log(values)
+    logs[~np.isfinite(logs)] = np.nan
+    return logs
 
 
-def estimate(sizes: Sequence[int], values: Numbers) -> Estimate:
+def estimate(sizes: Sequence[int], values: Numbers, *, paired: bool = True, bent: bool = False) -> Estimate:
     """The exponent of values [sizes, seeds], or of [sizes, steps, seeds] as a mean over steps, with its interval.
 
-    The interval comes from the scatter of the seeds, or about the line if there is one seed.
+    The interval comes from the scatter of the seeds' slopes or, where seeds are not ``paired``, from that of the models
+    at each size. A seed whose slope is not finite is left out. The interval of a single seed is from its residuals.
     """
-    by_seed = _mean_over_steps(slopes(sizes, values))
-    return mean_of(by_seed) if len(by_seed) > 1 else Estimate(by_seed[0], _scatter(sizes, values))
+    by_size = _logs(values).reshape(len(sizes), -1, values.shape[-1]).mean(1)
+    weights = _weights(sizes, bent=bent)
+    by_seed = weights @ by_size
+    if len(by_seed) == 1 and not bent:
+        return Estimate(float(by_seed[0]), _scatter(sizes, values))
+    usable = by_size[:, np.isfinite(by_seed)]
+    if paired or usable.shape[1] < 2:
+        return mean_of(by_seed.tolist())
+    return weighted_sum(weights.tolist(), usable.tolist())
 
 
-def bent_estimate(sizes: Sequence[int], values: Numbers) -> Estimate | None:
+def bent_estimate(sizes: Sequence[int], values: Numbers, *, paired: bool = True) -> Estimate | None:
     """The exponent of a fit with a further term in 1/size; None for too few sizes."""
-    if len(sizes) < _FEWEST_SIZES_FOR_BEND:
-        return None
-    return mean_of(_mean_over_steps(slopes(sizes, values, bent=True)))
-
-
-def _mean_over_steps(by_seed: Numbers) -> list[float]:
-    """The means over steps of slopes [seeds] or [steps, seeds]."""
-    return [float(slope) for slope in np.atleast_2d(by_seed).mean(0)]
+    return None if len(sizes) < _FEWEST_SIZES_FOR_BEND else estimate(sizes, values, paired=paired, bent=True)
 
 
 def _scatter(sizes: Sequence[int], values: Numbers) -> float:
