@@ -39,14 +39,21 @@ WORDS = {
 }
 
 
+# Linear attention has outputs (q · k) v, whose size falls as one over that of a head. Qwen3-Next's released heads have
+# 128 units and its norm an eps of 1e-6, which half of all outputs are below in the square; of heads of 16, one in ten
+# is, and the norm divides what is next to zero. This eps is to heads of 16 what 1e-6 is to heads of 128.
+_EPS_OF_SMALL_HEADS = 1e-6 * (128 / 16) ** 2
+
+
 def changes_of(family: str, growth: str) -> dict[str, Any]:
-    """What a config needs along a growth: softmax gates that are not renormalised fall with K/M, as plans warn.
+    """What a config needs: softmax gates that are not renormalised fall with K/M at a fixed K, as plans warn.
 
     Step's must have a row for padding, which is that of a byte no text has.
     """
     falls = growth not in ("II", "III") and family in ("olmoe", "qwen2_moe")
+    shares = {"norm_topk_prob": True} if falls else {}
     padding = {"pad_token_id": VOCABULARY - 1} if family == "step3p5" else {}
-    return padding | ({"norm_topk_prob": True} if falls else {})
+    return padding | shares | ({"rms_norm_eps": _EPS_OF_SMALL_HEADS} if family == "qwen3_next" else {})
 
 
 def checked(
