@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 import mssp
 from mssp._tables import markdown_table
-from mssp.data import python_source
+from mssp.data import TokenFile, TokenOrder, python_tokens
 from mssp.planning.plans import Plan
 from tests.hf.tiny_models import config_of
-from tests.planted.routers import PLANTED, Run, built, watched, windows
+from tests.planted.routers import BATCH, CONTEXT, PLANTED, Run, built, watched
 
 STEPS = 200
 RATES = {"gpt": (0.004, 0.008, 0.016, 0.032), "qwen3_moe": (0.002, 0.004, 0.008, 0.016)}
@@ -49,29 +49,34 @@ def model_of(family: str, rate: float, seed: int) -> tuple[nn.Module, Plan]:
     return mssp.hf.from_config(config, plan, base=config, seed=seed), plan
 
 
-def rates(text: Tensor, family: str, seeds: Sequence[int]) -> Iterator[list[str]]:
+def batches(text: TokenFile, seed: int) -> list[Tensor]:
+    order = TokenOrder(text, "train", sequence=CONTEXT, seed=seed)
+    return list(torch.from_numpy(order.rows(0, STEPS * BATCH)).split(BATCH))
+
+
+def rates(text: TokenFile, family: str, seeds: Sequence[int]) -> Iterator[list[str]]:
     """The mean final loss at every rate of the grid."""
     for rate in RATES[family]:
         ends = []
         for seed in seeds:
-            losses = watched(*model_of(family, rate, seed), Run(), windows(text, seed, STEPS))[1]
+            losses = watched(*model_of(family, rate, seed), Run(), batches(text, seed))[1]
             ends.append(sum(losses[-LAST:]) / LAST)
         yield [family, f"{rate:g}", f"{sum(ends) / len(ends):.3f}"]
 
 
-def healthy(text: Tensor, family: str, best: float, seeds: Sequence[int]) -> Iterator[list[str]]:
+def healthy(text: TokenFile, family: str, best: float, seeds: Sequence[int]) -> Iterator[list[str]]:
     for number, seed in enumerate(seeds):
         share = SHARES[number % len(SHARES)]
         start = time.perf_counter()
-        alarms, losses = watched(*model_of(family, share * best, seed), Run(), windows(text, seed, STEPS))
+        alarms, losses = watched(*model_of(family, share * best, seed), Run(), batches(text, seed))
         seconds = time.perf_counter() - start
         end = f"{sum(losses[-LAST:]) / LAST:.3f}"
         yield [family, f"{share:g}", str(seed), end, f"{seconds:.0f}", "; ".join(map(str, alarms)) or "none"]
 
 
-def planted(text: Tensor, seed: int) -> Iterator[list[str]]:
+def planted(text: TokenFile, seed: int) -> Iterator[list[str]]:
     for name, run in PLANTED.items():
-        alarms, _ = watched(*built(run, seed), run, windows(text, seed, STEPS))
+        alarms, _ = watched(*built(run, seed), run, batches(text, seed))
         first = next((alarm for alarm in alarms if alarm.kind in run.raises), None)
         also = ", ".join(f"{alarm.kind} ({alarm.step})" for alarm in alarms if alarm is not first) or "none"
         yield [name, "MISSED" if first is None else f"{first.kind} ({first.step})", also]
@@ -88,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    text = torch.from_numpy(python_source().train.copy())
+    text = python_tokens()
     best = {name: float(rate) for name, _, rate in (each.partition("=") for each in options.best)}
     print(f"torch {torch.__version__}, one CPU thread, {STEPS} steps, seeds {' '.join(map(str, options.seeds))}\n")
     if "rates" in options.parts:
