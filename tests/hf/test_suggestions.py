@@ -6,6 +6,7 @@ import copy
 import itertools
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,9 @@ def test_our_transformer(name: str) -> None:
     suggestions = mssp.suggest_claims(silent(model))
     assert wrong(model, truth) == []
     assert len(suggestions.undecided) == undecided, str(suggestions)
-    if not undecided:
-        assert described(model, run(suggestions)) == truth
+    if not undecided:  # a draft guesses no parts of hidden
+        without_parts = {name: replace(info, part=None) for name, info in truth.items()}
+        assert described(model, run(suggestions)) == without_parts
 
 
 def test_our_mlp() -> None:
