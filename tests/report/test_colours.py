@@ -12,7 +12,7 @@ import pytest
 from mssp.report.colours import BLANK, DARK, GROUND, INK, LIGHT, MUTED, RULE, painted, shades
 from mssp.report.drawing import TEMPLATE, fixed, layout, traces
 from mssp.report.figure import Figure
-from mssp.report.figures import checks, sweeps
+from mssp.report.figures import looks, run_lines, sweeps
 from tests.report.samples import FIGURES
 
 LINES, TEXT = 3.0, 4.5  # the least contrasts
@@ -20,8 +20,9 @@ QUIET = {GROUND, RULE, BLANK}  # grounds and grids need not stand out
 _ON_CELLS = {"#1a1a1a|#1a1a1a"}  # whose colours are the same on both grounds
 SHADES = {shade for count in range(1, 25) for shade in shades(count)}
 LOOKS = [
-    *(look for looks in (checks._LAYERS, checks._SUMMANDS, checks._BACKWARD) for look in looks.values()),
-    *checks._OTHERS, *sweeps.SCHEME_LOOKS.values(), *sweeps.SPARE_LOOKS,
+    *(look for of_kind in (looks.LAYERS, looks.SUMMANDS, looks.RETURNS) for look in of_kind.values()),
+    *looks.OTHERS, *sweeps.SCHEME_LOOKS.values(), *sweeps.SPARE_LOOKS,
+    *((colour, "") for colour in run_lines.RUN_COLOURS),
 ]  # fmt: skip
 
 

@@ -83,6 +83,11 @@ class Kind:
         return not self.terms
 
     @property
+    def is_single(self) -> bool:
+        """Whether a model has one quantity of it, which is of nothing in particular."""
+        return self.terms == _SINGLE
+
+    @property
     def family(self) -> str:
         """What tables keep together: all that comes back is one family."""
         return self.name.partition("/")[0]

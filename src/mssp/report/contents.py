@@ -1,10 +1,12 @@
-"""Reads what a report shows: studies in run stores, and results in JSON files, recognised by what is in them.
+"""Reads what a report shows: run stores, results in JSON files, logs of runs, recognised by what is in them.
 
 runs.sqlite                      mssp sweep, mssp tune
 check.json                       mssp check --json
 limit.json                       mssp dmft --json
 transfer.json                    mssp sweep --json
 plan.json, parameters.json       mssp plan --json, mssp plan --by-name --json
+run.jsonl, or its folder         mssp train
+sizes.jsonl                      mssp.monitor
 """
 
 from __future__ import annotations
@@ -32,8 +34,11 @@ from mssp.sweep.metrics import METRICS, Metric
 from mssp.sweep.transfer import Contender, Score, Transfer, metric_of, score_of
 from mssp.sweep.transfer_text import RecordedSweep
 from mssp.sweep.trial import Trial
+from mssp.train.logged_run import LoggedRun, logged_run
+from mssp.train.run_log import RUN
 
 _SWEEP, _TUNE = "sweep ", "tune "  # prefixes of the names of studies
+_LOG = ".jsonl"
 _TOP5, _ACCURACY = "train_top5", "train_accuracy"
 
 
@@ -149,16 +154,18 @@ class Contents:
     limits: list[Overlay] = field(default_factory=list)
     recorded: list[RecordedSweep] = field(default_factory=list)
     plans: list[NamedPlan] = field(default_factory=list)
+    runs: dict[str, LoggedRun] = field(default_factory=dict)  # by their names
     environments: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)  # by what was made there
 
     @property
     def is_empty(self) -> bool:
-        return not (self.sweeps or self.searches or self.checks or self.limits or self.recorded or self.plans)
+        evidence = (self.sweeps, self.searches, self.checks, self.limits, self.recorded, self.plans, self.runs)
+        return not any(evidence)
 
 
 @takes(paths=collection, metric=optional(one_of(METRICS)))
 def read(paths: Iterable[Path], metric: str | Metric | None = None) -> Contents:
-    """The contents of stores and files; ValueError names a file that is neither.
+    """The contents of stores, files and folders of runs; ValueError names a file that is none of them.
 
     Args:
         metric: the metric that sweeps are judged by. By default it is top-5 training accuracy, or accuracy if the data
@@ -166,16 +173,21 @@ def read(paths: Iterable[Path], metric: str | Metric | None = None) -> Contents:
     """
     judged_by = optional(one_of(METRICS))("metric", metric)
     contents = Contents()
-    paths = list(paths)
+    given = list(paths)
+    paths = [path / RUN if (path / RUN).is_file() else path for path in given]
+    names = [_name(path, asked) for path, asked in zip(paths, given, strict=True)]
     for number, path in enumerate(paths):
         if path.resolve() in (other.resolve() for other in paths[:number]):
-            raise ValueError(f"{path} is named twice")
-        ambiguous = sum(other.name == path.name for other in paths) > 1
-        contents.sources.append(str(path) if ambiguous else path.name)
+            raise ValueError(f"{given[number]} is named twice")
+        name = str(given[number]) if names.count(names[number]) > 1 else names[number]
+        contents.sources.append(name)
         if path.is_dir():
-            raise ValueError(f"{path} is a folder: name the run store or the files in it")
+            raise ValueError(f"{path} is a folder without {RUN}: name the run store or the files in it")
         if not path.exists():
             raise ValueError(f"{path}: there is no such file")
+        if path.suffix == _LOG:
+            _read_run(path, name, contents)
+            continue
         try:
             if path.suffix == ".json":
                 _read_document(path, contents)
@@ -185,6 +197,21 @@ def read(paths: Iterable[Path], metric: str | Metric | None = None) -> Contents:
             message = str(error)
             raise ValueError(message if str(path.absolute()) in message else f"{path}: {message}") from None
     return contents
+
+
+def _name(path: Path, asked: Path) -> str:
+    """The name of a file, or of a run's folder, whose log is always called the same."""
+    return path.absolute().parent.name if path.name == RUN else asked.name
+
+
+# -- logs of runs ------------------------------------------------------------------------------------------------------
+
+
+def _read_run(path: Path, name: str, contents: Contents) -> None:
+    run = contents.runs[name] = logged_run(path)
+    for start in run.starts:
+        onwards = f", from step {start['step']}" if start["step"] else ""
+        contents.environments.append((f"{name}{onwards}", start))
 
 
 # -- run stores --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from mssp.coordcheck.result import Check
 from mssp.measure.quantities import AGGREGATE, LARGEST_LOAD
 from mssp.planning import printing
 from mssp.planning.setting import Optimizer, Regime, Setting, title_of
+from mssp.report import run_sections
 from mssp.report.contents import Checked, Contents, NamedPlan, Search, Sweep, Swept
 from mssp.report.figure import Figure
 from mssp.report.figures.agreement import agreement_figure
@@ -48,6 +49,7 @@ def summary(contents: Contents) -> list[Block]:
         ]
     findings = findings_of(contents)
     blocks: list[Block] = [Words(note) for note in _unfinished(contents.sweeps)]
+    blocks += run_sections.summary_blocks(contents.runs)
     if findings:
         blocks += [overview(findings), *(Bullets([finding.sentence], finding.tags) for finding in findings)]
     return blocks or [Words("There is no sweep and no check among what was read, and so no verdict.")]
@@ -73,7 +75,13 @@ def _unfinished(sweeps: Iterable[Sweep]) -> Iterator[str]:
 
 def sections(contents: Contents) -> list[Section]:
     """The sections that have something to show."""
+    runs = contents.runs
     candidates = [
+        Section("How did it train?", run_sections.training_blocks(runs), "training"),
+        Section("Alarms", run_sections.alarm_blocks(runs), "alarms"),
+        Section("Are the routers well?", run_sections.router_blocks(runs), "health"),
+        Section("How large is everything?", run_sections.size_blocks(runs), "sizes"),
+        Section("How fast is it?", run_sections.speed_blocks(runs), "speed"),
         Section("Does the best learning rate stay?", _transfer_blocks(contents.sweeps), "transfer"),
         Section("Is wider better?", _scaling_blocks(contents.sweeps), "scaling"),
         Section("Recorded elsewhere", _recorded_blocks(contents.recorded), "recorded"),

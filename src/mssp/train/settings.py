@@ -216,7 +216,7 @@ class RunSettings:
 
     def differences(self, other: RunSettings) -> list[str]:
         """What differs from other settings and may not when a run goes on, as ``entry: here, there``."""
-        here, there = dict(_flat(self.json())), dict(_flat(other.json()))
+        here, there = dict(flat(self.json())), dict(flat(other.json()))
         names = [name for name in {**here, **there} if name not in FREE]
         return [
             f"{name} is {here.get(name, 'not given')} here, {there.get(name, 'not given')} there"
@@ -236,10 +236,15 @@ def _refuse_unknown(entries: Mapping[str, Any], known: list[str], where: str) ->
             raise ValueError(f"{where} has no entry {name}; {hint}")
 
 
-def _flat(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All entries of all sections by names with dots.
+
+    >>> dict(flat({"about": "small", "training": {"steps": 600}}))
+    {'about': 'small', 'training.steps': 600}
+    """
     for name, value in entries.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         elif value is not None:
             yield f"{prefix}{name}", list(value) if isinstance(value, tuple) else value
 

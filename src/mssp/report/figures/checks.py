@@ -31,8 +31,9 @@ from mssp.measure.quantities import (
     NORMALISED,
     PROPAGATING,
     Kind,
+    Quantity,
 )
-from mssp.report.colours import INK, MUTED, shades
+from mssp.report.colours import MUTED, shades
 from mssp.report.figure import (
     DASHED,
     DOTTED,
@@ -48,35 +49,14 @@ from mssp.report.figure import (
     swatch,
 )
 from mssp.report.figures.axes import SMALL_TICKS, log_axis, on_log_axis, sizes_axis, space_around, steps_axis
+from mssp.report.figures.looks import LAYERS, LEGENDS, RETURNS, SUMMANDS, looks_of
 from mssp.report.words import many, signed
 from mssp.theory.propagation import Exponent
 
 _Quantities = Mapping[str, Sequence[Judged]]  # by the heading of their panel
 
-# Colours and markers of quantities by their labels. Layers have the colours of Okabe and Ito, which the colour-blind
-# can tell apart, and terms have those of Tol. Markers help readers who cannot tell the colours apart.
-_LAYERS = {
-    "embedding": ("#009e73|#009e73", "diamond"), "hidden": ("#cc79a7|#cc79a7", "cross"),
-    "router": ("#d55e00|#f07a2e", "square"), "expert_in": ("#4a9bc8|#56b4e9", "triangle-up"),
-    "expert_out": ("#0072b2|#4f86e8", "triangle-down"), "shared_gate": ("#c68900|#e69f00", "x"),
-    "readout": (INK, "circle"),
-}  # fmt: skip
-_SUMMANDS = {
-    "init": ("#882255|#dd5fb4", "circle"), "propagating": ("#332288|#9c8ff5", "triangle-up"),
-    "effective": ("#999933|#b5b545", "square"), "cross": ("#cc6677|#cc6677", "diamond"),
-    "A21": ("#41a393|#44aa99", "triangle-down"), "A22": ("#117733|#5fbf68", "cross"),
-}  # fmt: skip
-_BACKWARD = {
-    "A4": ("#882255|#dd5fb4", "circle"), "A5": ("#332288|#9c8ff5", "triangle-up"),
-    "A6": ("#999933|#b5b545", "square"), "E": ("#41a393|#44aa99", "diamond"),
-}  # fmt: skip
-_OTHERS = (
-    ("#aa4499|#c77ad0", "circle"), ("#b58b2a|#ddaa33", "square"),
-    ("#117733|#5fbf68", "diamond"), ("#4e9bb5|#66ccee", "triangle-up"),
-)  # fmt: skip
-_SHADES, _OTHER = "shades", "other"  # names of legends: that of sizes or steps, that of quantities in no table above
-_LOOKS = {EFFECTIVE.legend: _LAYERS, AGGREGATE.legend: _SUMMANDS, BACKWARD.legend: _BACKWARD}
-_LEGENDS = {_SHADES: "", **{title: title for title in (*_LOOKS, _OTHER)}, MARKS: ""}
+_SHADES = "shades"  # the name of the legend of sizes or steps
+_LEGENDS = {_SHADES: "", **LEGENDS, MARKS: ""}
 
 _MAX_PANELS = 12  # of a figure that takes any quantities, because the check has none of the usual ones
 _EARLY = (1, 2, 5, 10)  # updates that a figure of sizes shows, with the last one
@@ -171,7 +151,7 @@ def evaluation_figure(check: Check) -> Figure:
 
     In the first row the lines of larger models are darker. Expected exponents of zero are not drawn.
     """
-    terms = {AGGREGATE: _SUMMANDS, BACKWARD: _BACKWARD}
+    terms = {AGGREGATE: SUMMANDS, BACKWARD: RETURNS}
     by_panel = {
         kind.title: _of_kind(check, kind, terms.get(kind, ()))
         for kind in (PROPAGATING, EFFECTIVE, NORMALISED, AGGREGATE, BACKWARD, GRADIENT)
@@ -217,7 +197,7 @@ def _named(check: Check, names: Sequence[str]) -> list[Judged]:
 def _of_kind(check: Check, kind: Kind, labels: Iterable[str] = ()) -> list[Judged]:
     """The quantities of one kind with the given labels; by default all, layers in the order of the forward pass."""
     by_label = {quantity.name.label: quantity for quantity in check.quantities.values() if quantity.name.kind is kind}
-    order = tuple(labels) or (*_LAYERS, *_SUMMANDS, *by_label)
+    order = tuple(labels) or (*LAYERS, *SUMMANDS, *by_label)
     return [by_label[label] for label in dict.fromkeys(order) if label in by_label]
 
 
@@ -232,21 +212,9 @@ def _usual(check: Check) -> list[Judged]:
 # -- colours and markers -----------------------------------------------------------------------------------------------
 
 
-def _styles(by_panel: _Quantities) -> dict[str, Json]:
+def _styles(by_panel: _Quantities) -> Mapping[Quantity, Json]:
     """Label, legend, colour and marker by the name of the quantity, for all that are not zero throughout."""
-    styles: dict[str, Json] = {}
-    others: list[str] = []  # labels that are in no table
-    for name in (each.name for quantities in by_panel.values() for each in quantities if any(each.exponents)):
-        label, legend = name.label, name.kind.legend
-        looks = _LOOKS.get(legend, {})
-        if label in looks:
-            (colour, symbol), rank = looks[label], list(looks).index(label)
-        else:
-            others += [] if label in others else [label]
-            legend, rank = _OTHER, others.index(label)
-            colour, symbol = _OTHERS[rank % len(_OTHERS)]
-        styles[name] = {"name": label, "legend": legend, "rank": rank, "colour": colour, "symbol": symbol}
-    return styles
+    return looks_of(each.name for quantities in by_panel.values() for each in quantities if any(each.exponents))
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -320,7 +288,7 @@ def _training_panels(check: Check, contents: Mapping[str, Sequence[str]]) -> lis
 
 
 def _exponents_panel(
-    check: Check, title: str, quantities: Sequence[Judged], styles: Mapping[str, Json], without_zeros: bool = False
+    check: Check, title: str, quantities: Sequence[Judged], styles: Mapping[Quantity, Json], without_zeros: bool = False
 ) -> Panel:
     """Measured exponents of one kind over training, on the lines of those that are expected."""
     nonzero = [quantity for quantity in quantities if quantity.name in styles]
@@ -341,7 +309,7 @@ def _exponents_line(points: Sequence[Estimate | None], style: Json) -> Series:
     return Series(x=range(len(points)), hover=hover, size=5, band=0.07, **estimated(points), **single, **style)
 
 
-def _expected_lines(quantities: Iterable[Judged], styles: Mapping[str, Json], without_zeros: bool) -> list[Series]:
+def _expected_lines(quantities: Iterable[Judged], styles: Mapping[Quantity, Json], without_zeros: bool) -> list[Series]:
     """Lines at expected exponents over the steps for which they are expected, one line per exponent and colour.
 
     The line is dotted for the lower end of a range that the theory leaves open.

@@ -1,0 +1,118 @@
+"""Figures of training runs with a line for every layer or term, and a panel for every run: rates, updates, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mssp.measure.alarms import KINDS as ALARMS
+from mssp.measure.quantities import EFFECTIVE, KINDS, Kind, Quantity, sections
+from mssp.report.figure import Figure, Panel, Series
+from mssp.report.figures.looks import LAYERS, RETURNS, SUMMANDS, looks_of
+from mssp.report.figures.run_lines import GROUPS, Runs, figure_of, heading_of, line, panel
+from mssp.train.logged_run import Curve, LoggedRun
+
+_MOST_GROUPS = 5  # that a legend names in one entry
+
+
+def rates_figure(runs: Runs) -> Figure | None:
+    """The learning rate of every group; groups with the same rates share a line. None if no run has any."""
+    panels = []
+    for name, run in runs.items():
+        curves = {each.removeprefix("lr/"): curve for each, curve in run.numbers.items() if each.startswith("lr/")}
+        if curves:
+            lines = _rate_lines(curves)
+            panels.append(panel(heading_of(name, runs), lines, title="learning rate", logarithmic=True))
+    if not panels:
+        return None
+    return figure_of(
+        runs,
+        "Learning rates",
+        "the learning rate of every group",
+        "",
+        panels,
+        columns=2,
+        size=(900 if len(panels) == 1 else 440, 240),
+    )
+
+
+def _rate_lines(curves: Mapping[str, Curve]) -> list[Series]:
+    """A line for all groups with the same rates, with the look of the first of them, the largest rates first."""
+    alike: dict[tuple[tuple[int, float | None], ...], list[str]] = {}
+    for group, curve in curves.items():
+        alike.setdefault(tuple(curve.items()), []).append(group)
+    roles = {group: EFFECTIVE(group.partition(" ")[0]) for group in curves}
+    looks = looks_of(roles.values())
+    highest = {points: max((rate for _, rate in points if rate is not None), default=0.0) for points in alike}
+    lines = []
+    for rank, points in enumerate(sorted(alike, key=lambda each: -highest[each])):
+        groups = alike[points]
+        names = ", ".join(groups[:_MOST_GROUPS])
+        more = f" and {len(groups) - _MOST_GROUPS} more" if len(groups) > _MOST_GROUPS else ""
+        look = looks[roles[groups[0]]] | {"legend": GROUPS, "rank": rank, "mode": "lines"}
+        lines.append(line(dict(points), **look | {"name": names + more}))
+    return lines
+
+
+def updates_figure(runs: Runs) -> Figure | None:
+    """The size of every role's updates over the learning rate that the plan says; None if nobody looked."""
+    of_runs = {
+        name: {EFFECTIVE(each[5:]): curve for each, curve in run.numbers.items() if each.startswith("step/")}
+        for name, run in runs.items()
+    }
+    panels = _panels(of_runs, runs, "")
+    if not panels:
+        return None
+    small, large = ALARMS["small updates"].limit, ALARMS["large updates"].limit
+    return figure_of(
+        runs,
+        "Sizes of updates",
+        "the RMS of every role’s updates over the learning rate that the plan says",
+        f"It is about 1 where gradients agree over the steps, and an alarm below {small:g} and above {large:g}.",
+        panels,
+        columns=2,
+        size=(900 if len(panels) == 1 else 440, 240),
+    )
+
+
+def sizes_figures(runs: Runs) -> dict[str, Figure]:
+    """Measured sizes over the steps by section: a panel for every kind and run. A size of zero has no place there."""
+    figures = {}
+    for section in sections():
+        kinds = [kind for kind in KINDS if kind.section == section and not kind.is_single]
+        panels = []
+        for kind in kinds:
+            panels += _panels({name: _of_kind(run, kind) for name, run in runs.items()}, runs, kind.title or kind.name)
+        if panels:
+            figures[section] = figure_of(
+                runs,
+                f"Measured sizes: {section}",
+                "sizes over the steps",
+                " ".join(f"{kind.title or kind.name}: {kind.meaning}" for kind in kinds),
+                panels,
+                columns=2,
+                size=(440, 220),
+            )
+    return figures
+
+
+def _panels(of_runs: Mapping[str, Mapping[Quantity, Curve]], runs: Runs, what: str) -> list[Panel]:
+    """A panel for every run that has something, with the same axis for all of them."""
+    sizes = [y for curves in of_runs.values() for curve in curves.values() for y in curve.values() if y]
+    looks = looks_of(_in_order(name for curves in of_runs.values() for name in curves))
+    panels = []
+    for run, curves in of_runs.items():
+        lines = [line(curves[name], **looks[name] | {"size": 5}) for name in looks if name in curves]
+        if lines:
+            panels.append(panel(heading_of(run, runs, what), lines, logarithmic=True, also=[y for y in sizes if y > 0]))
+    return panels
+
+
+def _in_order(names: Iterable[Quantity]) -> list[Quantity]:
+    """Layers and terms in the order of the forward pass, and others after them."""
+    order = [*LAYERS, *SUMMANDS, *RETURNS]
+    return sorted(dict.fromkeys(names), key=lambda name: order.index(name.label) if name.label in order else len(order))
+
+
+def _of_kind(run: LoggedRun, kind: Kind) -> dict[Quantity, Curve]:
+    """The sizes of a kind; of a term that is split into parts the sum alone."""
+    return {name: curve for name, curve in run.sizes.items() if name.kind is kind and (kind.pairs or not name.part)}
