@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
 LAYOUTS = ("one", "ddp", "fsdp", "ep")
+SHARDED = ("fsdp", "ep")  # in which no process has whole parameters
 NEAR_ZERO = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to a norm before it divides by it
 
 

@@ -38,7 +38,7 @@ from mssp.train.language_models import (
     operations_per_token,
     peak_operations,
 )
-from mssp.train.layouts import accumulating, clip_, spread
+from mssp.train.layouts import SHARDED, accumulating, clip_, spread
 from mssp.train.processes import Processes
 from mssp.train.run_log import RunLog, Sink
 from mssp.train.schedule import lr_factor
@@ -130,6 +130,8 @@ class Training:
         self.layout = training.layout or ("ddp" if processes.several else "one")
         if (self.layout == "one") is processes.several:
             raise ValueError(f"layout must be for {processes.size} processes, got {self.layout}")
+        if settings.watch.monitor_every is not None and self.layout in SHARDED:
+            raise ValueError(f"monitor_every must be left out with layout {self.layout}: sizes are of whole parameters")
         self.precision = _precision(training.precision, device)
         self._share = _own_share(settings.sequences_per_step, processes)
         self.data = _opened(settings.data.tokens)
