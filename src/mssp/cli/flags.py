@@ -32,6 +32,7 @@ from mssp.planning.plans import Plan
 from mssp.planning.recipe import BETAS
 from mssp.planning.setting import GROWTHS, OPTIMIZERS, READOUTS, REGIMES, SCHEMES
 from mssp.sweep import metrics
+from mssp.train.run_log import RUN
 
 # -- how tyro reads a flag ---------------------------------------------------------------------------------------------
 
@@ -137,6 +138,9 @@ _to_write = _path("a file to write in a folder that is there", _writable)
 _to_keep = _path("a file to write in a folder that is there", lambda path: _in_a_folder(path) and not is_stream(path))
 _to_update = _path("a file to write in a folder that is there", lambda path: _writable(path) and not is_stream(path))
 _to_read = _path("a file that is there", Path.is_file)
+_to_report = _path(
+    "a file that is there, or the folder of a run", lambda path: path.is_file() or (path / RUN).is_file()
+)
 _config = _path("a config.json that is there, or its folder", Path.exists)
 _model_config = Constraint(
     "a config.json that is there, its folder, or a model on the Hub, as owner/name", _config_or_name
@@ -309,6 +313,9 @@ MaybePlan = Annotated[Plan | None, _FILE, _plan, _QUIET]
 MaybeFiles = Annotated[tuple[Path, ...], _words("FILE"), several(_to_read), _QUIET]
 Files = Annotated[
     tuple[Path, ...], Positional, _words("FILE"), several(_to_read), arg(metavar="FILE [...]", help_behavior_hint="")
+]
+Evidence = Annotated[
+    tuple[Path, ...], Positional, _words("FILE"), several(_to_report), arg(metavar="FILE [...]", help_behavior_hint="")
 ]
 
 

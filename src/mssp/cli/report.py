@@ -1,4 +1,4 @@
-"""``mssp report``: one HTML page of sweeps, checks, multipliers, limits and plans."""
+"""``mssp report``: one HTML page of sweeps, checks, multipliers, limits, plans and training runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _FIGURE_SUFFIXES = (".svg", ".pdf")
 
 @dataclass
 class ReportCommand:
-    """Write one self-contained page: sweeps, checks, multipliers, limits and plans, with verdicts on top.
+    """Write one self-contained page: sweeps, checks, multipliers, limits, plans and runs, with verdicts on top.
 
-    Takes run stores (mssp sweep, mssp tune) and JSON files (mssp check, dmft, sweep and plan, each with --json), in any
-    number and order: mssp report runs.sqlite check.json limit.json. The page needs nothing else and no network.
+    Takes run stores (mssp sweep, mssp tune), JSON files (mssp check, dmft, sweep and plan, each with --json) and what
+    mssp train keeps (run.jsonl, or the run's folder), in any number and order: mssp report runs.sqlite check.json run.
+    The page needs nothing else and no network.
     """
 
-    files: flags.Files = ()
-    """run stores and JSON files"""
+    files: flags.Evidence = ()
+    """run stores, JSON files, runs"""
     output: Annotated[flags.Page, tyro.conf.arg(aliases=["-o"], help_behavior_hint="")] = Path("report.html")
     """the page to write (default report.html), or - for the standard output"""
     title: flags.MaybeText = None

@@ -18,13 +18,11 @@ from mssp.report.figures.runs import (
     speed_figure,
 )
 from mssp.report.page.document import Block, Cell, Chart, Row, Table, Words
-from mssp.report.words import many, signed
+from mssp.report.words import signed
 from mssp.train.logged_run import Curve, LoggedRun
 
 _UNKNOWN = "—"
-_HEADER = (
-    "run", "model", "plan", "steps", "training loss", "validation loss", "clipped", "tokens per second", "alarms"
-)  # fmt: skip
+_HEADER = ("run", "model", "plan", "steps", "training", "validation", "clipped", "tokens/s", "alarms")
 _ALARM_HEADER = ("run", "step", "layer", "alarm", "value", "limit", "likely cause", "what to try")
 _ABOUT = ("about",)  # entries of settings that say nothing of what was computed
 
@@ -33,7 +31,7 @@ def summary_blocks(runs: Runs) -> list[Block]:
     """Notes on runs that have not ended, and a row for every run."""
     if not runs:
         return []
-    caption = "Losses are the last ones, in nats per token. Tokens per second are the median over steps."
+    caption = "Losses are the last ones, in nats per token. Tokens per second are those of the median step."
     notes = [Words(note) for name, run in runs.items() for note in _notes(name, run)]
     return [*notes, Table(_HEADER, [_row(name, run) for name, run in runs.items()], "runs", caption)]
 
@@ -57,16 +55,17 @@ def _row(name: str, run: LoggedRun) -> Row:
             _loss(run.validation),
             _UNKNOWN if clipped is None or run.clip is None else f"{clipped:.0%}",
             _UNKNOWN if rate is None else f"{rate:,.0f}",
-            Cell(many(len(run.alarms), "alarm"), "bad") if run.alarms else Cell("none", "good"),
+            Cell(str(len(run.alarms)), "bad") if run.alarms else Cell("none", "good"),
         ]
     )
 
 
 def _model(run: LoggedRun) -> str:
-    """As ``N = 128, N_e = 64, M = 16, K = 2, L = 2 · 0.726 M parameters``."""
+    """As ``N 128, N_e 64, M 16, K 2, L 2 · 0.726 M parameters``."""
     config = run.settings.get("model.config")
     named = "/".join(Path(str(config)).parts[-2:]) if config else ""
-    sizes = "" if run.model is None else str(run.model).removeprefix("Shape(").removesuffix(")").replace("=", " = ")
+    dims = {} if run.model is None else run.model.dims
+    sizes = ", ".join(f"{symbol} {size:.0f}" for symbol, size in dims.items() if symbol != "D")
     count = "" if run.parameters is None else f"{run.parameters / 1e6:,.3g} M parameters"
     return " · ".join(filter(None, (named, sizes, count))) or _UNKNOWN
 

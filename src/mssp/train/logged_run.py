@@ -149,12 +149,12 @@ class _Reader:
     def read(self, line: Mapping[str, Any], is_first: bool) -> None:
         if is_first:
             self._is_monitor = "kind" not in line and "sizes" in line
-        kind = "monitor" if self._is_monitor else _text(line, "kind")
         if is_first and not self._is_monitor:
-            if kind != "start" or "plan" not in line:
-                raise ValueError("it must be the start of a run, as mssp train writes it to run.jsonl")
+            if line.get("kind") != "start" or "plan" not in line:
+                raise ValueError(f"it must be the start of a run, as mssp train writes it to {RUN}")
             self._start(line)
         else:
+            kind = "monitor" if self._is_monitor else _text(line, "kind")
             if kind not in _KINDS:
                 raise ValueError(f"kind must be one of {', '.join(_KINDS)}, got {shown(kind)}")
             getattr(self, f"_{kind}")(line)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from mssp.measure.alarms import KINDS as ALARMS
 from mssp.measure.quantities import EFFECTIVE, KINDS, Kind, Quantity, sections
-from mssp.report.figure import Figure, Panel, Series
+from mssp.report.figure import Figure, Json, Panel, Series
 from mssp.report.figures.looks import LAYERS, RETURNS, SUMMANDS, looks_of
-from mssp.report.figures.run_lines import GROUPS, Runs, figure_of, heading_of, line, panel
+from mssp.report.figures.run_lines import GROUPS, Runs, figure_of, heading_of, last_step, line, panel
 from mssp.train.logged_run import Curve, LoggedRun
 
 _MOST_GROUPS = 5  # that a legend names in one entry
@@ -16,12 +16,13 @@ _MOST_GROUPS = 5  # that a legend names in one entry
 
 def rates_figure(runs: Runs) -> Figure | None:
     """The learning rate of every group; groups with the same rates share a line. None if no run has any."""
-    panels = []
-    for name, run in runs.items():
-        curves = {each.removeprefix("lr/"): curve for each, curve in run.numbers.items() if each.startswith("lr/")}
-        if curves:
-            lines = _rate_lines(curves)
-            panels.append(panel(heading_of(name, runs), lines, title="learning rate", logarithmic=True))
+    of_runs = {
+        name: {each.removeprefix("lr/"): curve for each, curve in run.numbers.items() if each.startswith("lr/")}
+        for name, run in runs.items()
+    }
+    rates = _positive(curve for curves in of_runs.values() for curve in curves.values())
+    look: Json = {"title": "learning rate", "logarithmic": True, "also": rates, "last": last_step(runs)}
+    panels = [panel(heading_of(name, runs), _rate_lines(of_run), **look) for name, of_run in of_runs.items() if of_run]
     if not panels:
         return None
     return figure_of(
@@ -30,8 +31,8 @@ def rates_figure(runs: Runs) -> Figure | None:
         "the learning rate of every group",
         "",
         panels,
-        columns=2,
-        size=(900 if len(panels) == 1 else 440, 240),
+        columns=_columns(runs),
+        height=240,
     )
 
 
@@ -69,8 +70,8 @@ def updates_figure(runs: Runs) -> Figure | None:
         "the RMS of every role’s updates over the learning rate that the plan says",
         f"It is about 1 where gradients agree over the steps, and an alarm below {small:g} and above {large:g}.",
         panels,
-        columns=2,
-        size=(900 if len(panels) == 1 else 440, 240),
+        columns=_columns(runs),
+        height=240,
     )
 
 
@@ -81,30 +82,46 @@ def sizes_figures(runs: Runs) -> dict[str, Figure]:
         kinds = [kind for kind in KINDS if kind.section == section and not kind.is_single]
         panels = []
         for kind in kinds:
-            panels += _panels({name: _of_kind(run, kind) for name, run in runs.items()}, runs, kind.title or kind.name)
+            panels += _panels({name: _of_kind(run, kind) for name, run in runs.items()}, runs, _heading(kind))
         if panels:
             figures[section] = figure_of(
                 runs,
                 f"Measured sizes: {section}",
                 "sizes over the steps",
-                " ".join(f"{kind.title or kind.name}: {kind.meaning}" for kind in kinds),
+                " ".join(f"{_heading(kind)}: {kind.meaning}" for kind in kinds),
                 panels,
-                columns=2,
-                size=(440, 220),
+                columns=_columns(runs),
+                height=220,
             )
     return figures
 
 
+def _heading(kind: Kind) -> str:
+    """The title of a kind, or its name where several kinds have the same title."""
+    alone = sum(other.title == kind.title for other in KINDS) == 1
+    return kind.title if kind.title and alone else kind.name
+
+
+def _columns(runs: Runs) -> int:
+    """A column for every run where there are three, so that those of one kind are side by side."""
+    return 3 if len(runs) in (3, 6) else 2
+
+
 def _panels(of_runs: Mapping[str, Mapping[Quantity, Curve]], runs: Runs, what: str) -> list[Panel]:
     """A panel for every run that has something, with the same axis for all of them."""
-    sizes = [y for curves in of_runs.values() for curve in curves.values() for y in curve.values() if y]
+    sizes = _positive(curve for curves in of_runs.values() for curve in curves.values())
     looks = looks_of(_in_order(name for curves in of_runs.values() for name in curves))
     panels = []
     for run, curves in of_runs.items():
         lines = [line(curves[name], **looks[name] | {"size": 5}) for name in looks if name in curves]
         if lines:
-            panels.append(panel(heading_of(run, runs, what), lines, logarithmic=True, also=[y for y in sizes if y > 0]))
+            heading = heading_of(run, runs, what)
+            panels.append(panel(heading, lines, logarithmic=True, also=sizes, last=last_step(runs)))
     return panels
+
+
+def _positive(curves: Iterable[Curve]) -> list[float]:
+    return [value for curve in curves for value in curve.values() if value is not None and value > 0]
 
 
 def _in_order(names: Iterable[Quantity]) -> list[Quantity]:

@@ -28,7 +28,8 @@ RUN_COLOURS = (
 RUNS, GROUPS = "runs", "groups"  # names of legends
 _LEGENDS = {RUNS: "", GROUPS: "", **LEGENDS, MARKS: ""}
 _MARKED = 60  # a line of more points has no markers
-_GAP = (64, 104)  # pixels between columns, and between rows
+# Pixels of a panel by the number of columns, and between columns and rows. Three columns fit on a page.
+_WIDTHS, _GAPS = {1: 900, 2: 440, 3: 224}, {1: (64, 104), 2: (64, 104), 3: (48, 104)}
 THIN: Json = {"mode": "lines", "width": 1}
 
 
@@ -79,12 +80,14 @@ def panel(
     subtitle: str = "",
     logarithmic: bool = False,
     also: Sequence[float] = (),
+    last: int = 0,
     look: Json | None = None,
 ) -> Panel:
     """A panel over the steps. One without any number shows nothing, and has no series.
 
     Args:
         also: values that a logarithmic axis has room for beside those of the series, such as those of other panels.
+        last: the step that the axis reaches at least.
     """
     there = [each for each in series if any(y is not None for y in each.y)]
     common: Json = {"heading": heading, "subtitle": subtitle}
@@ -95,8 +98,10 @@ def panel(
     look = {"nticks": 6, **SMALL_TICKS} | (look or {})
     if logarithmic:
         look = log_axis([*(y for each in there for y in each.y if y is not None), *also])
-    last = max(x for each in there for x in each.x if x is not None)
-    steps: Json = {"range": [-0.02 * (last or 1), 1.02 * (last or 1)], "nticks": 7, **SMALL_TICKS}
+    elif not any(y for each in there for y in each.y):
+        look |= {"range": [-0.05, 1]}  # plotly would show as much below zero as above
+    end = max([last or 1, *(x for each in there for x in each.x if x is not None)])
+    steps: Json = {"range": [-0.02 * end, 1.02 * end], "nticks": 7, **SMALL_TICKS}
     return Panel(**common, x=Axis(title="step", look=steps), y=Axis(title=title, look=look), series=there)
 
 
@@ -104,17 +109,32 @@ def _on_log_axis(series: Series) -> Series:
     return replace(series, y=[None if y is None else on_log_axis(y) for y in series.y])
 
 
-def figure_of(runs: Runs, title: str, content: str, details: str, panels: Sequence[Panel], **parts: Any) -> Figure:
-    """A figure of runs, whose summary says what it shows, and the details."""
-    columns = parts.pop("columns")
+def figure_of(
+    runs: Runs,
+    title: str,
+    content: str,
+    details: str,
+    panels: Sequence[Panel],
+    columns: int,
+    height: int,
+    **parts: Any,
+) -> Figure:
+    """A figure of runs, whose summary says what it shows, and the details.
+
+    Args:
+        columns: at most; three are narrow.
+        height: of a panel, in pixels.
+    """
+    columns = min(columns, len(panels))
     longest = max((stretch(curve) for run in runs.values() for curve in run.numbers.values()), default=1)
     return Figure(
         title=title,
         summary=" ".join(filter(None, (f"It shows {content} of {many(len(runs), 'run')}.", details))),
-        rows=in_rows(panels, min(columns, len(panels))),
-        gap=_GAP,
+        rows=in_rows(panels, columns),
+        size=(_WIDTHS[columns], height),
+        gap=_GAPS[columns],
         legends=_LEGENDS,
-        notes=[f"Lines have means over up to {longest} steps."] if longest > 1 else [],
+        notes=[f"Points are means over up to {longest} steps."] if longest > 1 else [],
         **parts,
     )
 
@@ -127,6 +147,11 @@ def ends(runs: Runs, curves_of: Callable[[LoggedRun], Mapping[str, Curve]]) -> s
         texts = [f"{label} {'not finite' if value is None else signed(value, 4)}" for label, value in last.items()]
         sentences.append(f"{name} at the end: {', '.join(texts) or 'nothing to show'}.")
     return " ".join(sentences)
+
+
+def last_step(runs: Runs) -> int:
+    """The last step that any of the runs has."""
+    return max((run.step for run in runs.values()), default=0)
 
 
 def heading_of(name: str, runs: Runs, what: str = "") -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 from mssp.measure.alarms import KINDS as ALARMS
 from mssp.measure.quantities import KINDS
 from mssp.report.colours import MUTED
 from mssp.report.figure import DASHED, DOTTED, Figure, Json, Panel, Series, mark
-from mssp.report.figures.run_lines import THIN, Runs, ends, figure_of, line, looks_of_runs, panel
+from mssp.report.figures.run_lines import THIN, Runs, ends, figure_of, last_step, line, looks_of_runs, panel
 from mssp.train.logged_run import LoggedRun
 
 _WORST: Json = {"mode": "lines", "dash": DOTTED, "width": 1.5, "in_legend": False}
 _CLIPPED: Json = {"name": "clipped above", "legend": "", "in_legend": False, "mode": "lines", "colour": MUTED}
 _CLIPPED |= {"dash": DASHED, "width": 1.5}
+_FAR = 30  # times the smallest number of a panel: from here on its axis is logarithmic
 # Panels of the routers' health: their headings, the number of each, and the alarm whose limit is the same for all.
 _HEALTH = {
     "load of the fullest, over a fair one": ("load", ""),
@@ -62,7 +64,7 @@ def loss_figure(runs: Runs) -> Figure | None:
         ends(runs, lambda run: {"training loss": run.numbers.get("loss", {}), "validation loss": run.validation}),
         [shown],
         columns=1,
-        size=(900, 320),
+        height=320,
         heading_room=12,
         marks=[marks[part] for part in marks if part in parts],
     )
@@ -76,9 +78,10 @@ def norms_figure(runs: Runs) -> Figure | None:
         shares.append(line(run.numbers.get("clipped", {}), name, **look | {"mode": "lines"}))
     if not any(each.x for each in norms):
         return None
-    last = max(run.step for run in runs.values())
     clips = sorted({run.clip for run in runs.values() if run.clip is not None})
-    limits = [Series(x=[0, last], y=[clip] * 2, hover=f"clipped above {clip:g}", **_CLIPPED) for clip in clips]
+    limits = [
+        Series(x=[0, last_step(runs)], y=[clip] * 2, hover=f"clipped above {clip:g}", **_CLIPPED) for clip in clips
+    ]
     return figure_of(
         runs,
         "Gradients",
@@ -89,7 +92,7 @@ def norms_figure(runs: Runs) -> Figure | None:
             panel("share of clipped steps, so far", shares, look={"range": [-0.04, 1.04], "tickformat": ".0%"}),
         ],
         columns=2,
-        size=(440, 220),
+        height=220,
         marks=[mark("clipped above", mode="lines", dash=DASHED, width=1.5)] if limits else [],
     )
 
@@ -106,7 +109,7 @@ def routers_figure(runs: Runs) -> Figure | None:
         ends(runs, lambda run: {name: run.numbers.get(f"routers/{name}", {}) for name, _ in _HEALTH.values()}),
         panels,
         columns=3,
-        size=(270, 180),
+        height=180,
         marks=[mark("worst layer", mode="lines", dash=DOTTED, width=1.5)],
     )
 
@@ -118,7 +121,14 @@ def _health(runs: Runs, heading: str, number: str, alarm: str) -> Panel | None:
         series.append(line(run.numbers.get(f"routers/{number}/worst", {}), name, "worst layer", **look | _WORST))
     kind = ALARMS.get(alarm)
     limit = f"alarm {'above' if kind.above else 'below'} {kind.limit:g}" if kind is not None else ""
-    return panel(heading, series, subtitle=limit) if any(each.x for each in series) else None
+    far = _is_far_apart(series)
+    return panel(heading, series, subtitle=limit, logarithmic=far) if any(each.x for each in series) else None
+
+
+def _is_far_apart(series: Sequence[Series]) -> bool:
+    """Whether a run's numbers would look like zero beside those of another."""
+    sizes = [y for each in series for y in each.y if y is not None]
+    return bool(sizes) and min(sizes) > 0 and max(sizes) > _FAR * min(sizes)
 
 
 def speed_figure(runs: Runs) -> Figure | None:
@@ -141,7 +151,7 @@ def speed_figure(runs: Runs) -> Figure | None:
         " ".join(f"{name}: {rate:,.0f} tokens per second in the median." for name, rate in rates.items()),
         panels,
         columns=3,
-        size=({1: 900, 2: 440}.get(len(panels), 270), 220),
+        height=220,
     )
 
 
@@ -168,5 +178,5 @@ def single_sizes_figure(runs: Runs) -> Figure | None:
         " ".join(f"{quantity}: {quantity.kind.meaning}" for quantity in names if quantity in shown),
         panels,
         columns=3,
-        size=(270, 180),
+        height=180,
     )
