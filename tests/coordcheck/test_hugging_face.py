@@ -34,7 +34,7 @@ def checked(
 
     plan = mssp.plan(shapes[0], shapes[0], regime=regime, lr=LR)
     batches = [(window[:, :-1], window[:, 1:]) for window in windows(STEPS, seed=0, batch=4)]
-    return mssp.check(build, shapes, batches, plan, **{"seeds": 4, **how})
+    return mssp.check(build, shapes, batches, plan, **{"seeds": 2, **how})
 
 
 @pytest.mark.parametrize("family", ["olmoe", "mixtral", "qwen3_moe"])
@@ -55,7 +55,7 @@ def test_with_a_plan_it_passes(family: str, regime: str) -> None:
 
 @pytest.mark.parametrize("family", ["olmoe", "mixtral", "qwen3_moe"])
 def test_as_it_comes_it_fails_with_reasons(family: str) -> None:
-    check = checked(family, "II", initialize=as_it_comes, optimizer=one_rate(LR))
+    check = checked(family, "II", initialize=as_it_comes, optimizer=one_rate(LR), seeds=4)
     assert not check.passed
     assert not check.stable
     told = str(check)
@@ -65,7 +65,7 @@ def test_as_it_comes_it_fails_with_reasons(family: str) -> None:
 
 
 def test_both_expert_implementations_are_judged_alike() -> None:
-    one, other = (checked("olmoe", "II", (32, 64), experts, seeds=2) for experts in ("eager", "grouped_mm"))
+    one, other = (checked("olmoe", "II", (32, 64), experts) for experts in ("eager", "grouped_mm"))
     assert one.quantities.keys() == other.quantities.keys()
     for name, quantity in one.quantities.items():
         assert quantity.verdict == other.quantities[name].verdict
