@@ -312,7 +312,7 @@ def test_files_of_others_are_named(tmp_path: Path, content: str, message: str) -
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"runs\.sqlite: there is no such file"):
         read([tmp_path / "runs.sqlite"])
-    with pytest.raises(ValueError, match="is a folder without run.jsonl: name the run store or the files in it"):
+    with pytest.raises(ValueError, match=r"is a folder without run.jsonl: name the run store or the files in it"):
         read([tmp_path])
     check = check_file(tmp_path / "check.json")
     with pytest.raises(ValueError, match=r"check\.json is named twice"):
