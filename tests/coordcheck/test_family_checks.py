@@ -1,6 +1,6 @@
 """Right models of Hugging Face pass, what is planted in them is caught, and as they come they fail.
 
-Two families with one seed each are of every run, one of them with a readout that is its embedding. Ten families with
+Two families with two seeds each are of every run, one of them with a readout that is its embedding. Ten families with
 three seeds are in records/2026-11-19-check-on-hugging-face.md.
 """
 
@@ -26,7 +26,7 @@ def off(check: Check) -> dict[str, object]:
     [("mixtral", "III"), ("ernie4_5_moe", "II"), pytest.param("qwen3_next", "III", marks=pytest.mark.slow)],
 )
 def test_a_right_model_passes_and_as_it_comes_it_fails(family: str, growth: str) -> None:
-    right, plain = (checked(family, growth, seeds=1, plain=plain) for plain in (False, True))
+    right, plain = (checked(family, growth, seeds=2, plain=plain) for plain in (False, True))
     assert off(right) == {}
     assert right.causes == ()
     assert len(plain.off) > 20
@@ -68,20 +68,14 @@ def with_wrong_gradient(role: str, power: float) -> Callable[[nn.Module, mssp.Pl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("power", "verdict"), [(0.0, "ok"), (0.5, "off"), (-1.0, "off")])
-def test_a_wrong_power_in_a_routers_gradient_is_no_finite_number_of_experts(power: float, verdict: str) -> None:
+@pytest.mark.parametrize("power", [0.5, -1.0])
+def test_a_wrong_power_in_a_routers_gradient_is_no_finite_number_of_experts(power: float) -> None:
     """Gates that sum to one raise it by N^0.3 here, which is measured. N^-1/2 is the room of random products."""
     check = checked("mixtral", "II", optimizer=with_wrong_gradient("router", power))
     gradient = check.quantities["gradient/router"]
     assert gradient.expected_power is not None
     assert -0.8 < gradient.expected_power < -0.65
-    assert (gradient.verdict, check.quantities["faithfulness/router"].verdict) == (verdict, verdict)
-    assert check.passed == (power == 0)
-
-
-@pytest.mark.slow
-def test_linear_attention_passes_with_three_seeds_in_regime_ii() -> None:
-    assert off(checked("qwen3_next", "II")) == {}
+    assert {quantity.name for quantity in check.off} == {"gradient/router", "faithfulness/router"}
 
 
 @pytest.mark.slow
