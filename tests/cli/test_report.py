@@ -49,7 +49,7 @@ def test_figures_for_papers(
     ("arguments", "message"),
     [
         ([], "no file given: mssp report runs.sqlite check.json -o report.html"),
-        (["{}/none.sqlite"], "FILE must be a file that is there, got '{}/none.sqlite'"),
+        (["{}/none.sqlite"], "FILE must be a file that is there, or the folder of a run, got '{}/none.sqlite'"),
         (
             ["{}/runs.sqlite", "-o", "{}/a.svg"],
             "--output must be a file to write that ends in .html, in a folder that is there, got '{}/a.svg'",

@@ -11,6 +11,12 @@ from typing import Any
 from mssp.report.figure import Figure, Panel, Series
 
 
+def there(figure: Figure | None) -> Figure:
+    """A figure of something that was measured."""
+    assert figure is not None
+    return figure
+
+
 def headings(figure: Figure) -> list[str]:
     return [panel.heading for panel in figure.panels]
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mssp.report.figure import DASHED, Figure
+from mssp.report.figure import DASHED
 from mssp.report.figure_data import csv_of
 from mssp.report.figures.run_layers import rates_figure, sizes_figures, updates_figure
 from mssp.report.figures.run_lines import MOST_POINTS, Runs, thinned
 from mssp.report.figures.runs import loss_figure, norms_figure, routers_figure, single_sizes_figure, speed_figure
 from mssp.report.page.document import page_of
 from mssp.train.logged_run import LoggedRun, logged_run
-from tests.report.reading import headings, named, panel_of, series_of
+from tests.report.reading import headings, named, panel_of, series_of, there
 from tests.report.training_logs import LINES, START, kept, step
 
 
@@ -26,11 +26,6 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> LoggedRun:
 def two(one: LoggedRun, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     lines = [START, *(step(number, 6.0 - number) for number in range(1, 4))]
     return {"first": one, "second": logged_run(kept(tmp_path_factory.mktemp("two") / "run", lines, ()))}
-
-
-def there(figure: Figure | None) -> Figure:
-    assert figure is not None
-    return figure
 
 
 def test_losses_of_all_runs_share_a_panel(two: Runs) -> None:

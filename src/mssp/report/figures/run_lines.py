@@ -29,7 +29,7 @@ RUNS, GROUPS = "runs", "groups"  # names of legends
 _LEGENDS = {RUNS: "", GROUPS: "", **LEGENDS, MARKS: ""}
 _MARKED = 60  # a line of more points has no markers
 # Pixels of a panel by the number of columns, and between columns and rows. Three columns fit on a page.
-_WIDTHS, _GAPS = {1: 900, 2: 440, 3: 224}, {1: (64, 104), 2: (64, 104), 3: (48, 104)}
+_WIDTHS, _GAPS = {1: 900, 2: 440, 3: 240}, {1: (64, 104), 2: (64, 104), 3: (54, 104)}
 THIN: Json = {"mode": "lines", "width": 1}
 
 

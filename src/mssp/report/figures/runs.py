@@ -18,16 +18,16 @@ _CLIPPED |= {"dash": DASHED, "width": 1.5}
 _FAR = 30  # times the smallest number of a panel: from here on its axis is logarithmic
 # Panels of the routers' health: their headings, the number of each, and the alarm whose limit is the same for all.
 _HEALTH = {
-    "load of the fullest, over a fair one": ("load", ""),
-    "share of starved experts": ("starved", "dead"),
-    "entropy of scores, 1 if all are equal": ("entropy", ""),
-    "size of logits": ("logits", "logits"),
-    "spread of a token’s logits": ("spread", "uniform"),
-    "how much gates follow logits": ("sensitivity", "saturated"),
-    "z-loss": ("z", ""),
-    "size of weights": ("weights", ""),
-    "weights over what the plan allows": ("weights/bound", "weights"),
-    "how far experts are apart": ("apart", "experts alike"),
+    "load of the fullest, over a fair one": ("routers/load", ""),
+    "share of starved experts": ("routers/starved", "dead"),
+    "entropy of scores, 1 if all are equal": ("routers/entropy", ""),
+    "size of logits": ("routers/logits", "logits"),
+    "spread of a token’s logits": ("routers/spread", "uniform"),
+    "how much gates follow logits": ("routers/sensitivity", "saturated"),
+    "z-loss": ("routers/z", ""),
+    "size of weights": ("routers/weights", ""),
+    "weights over what the plan allows": ("routers/weights/bound", "weights"),
+    "how far experts are apart": ("routers/apart", "experts alike"),
 }
 # Panels of speed: their headings, the number of each, and what it is multiplied by.
 _SPEED = {
@@ -106,7 +106,7 @@ def routers_figure(runs: Runs) -> Figure | None:
         runs,
         "Routers",
         "the health of the routers, over layers in the mean and in the worst layer,",
-        ends(runs, lambda run: {name: run.numbers.get(f"routers/{name}", {}) for name, _ in _HEALTH.values()}),
+        ends(runs, lambda run: {name: run.numbers.get(name, {}) for name, _ in _HEALTH.values()}),
         panels,
         columns=3,
         height=180,
@@ -117,8 +117,8 @@ def routers_figure(runs: Runs) -> Figure | None:
 def _health(runs: Runs, heading: str, number: str, alarm: str) -> Panel | None:
     series = []
     for name, run, look in looks_of_runs(runs):
-        series.append(line(run.numbers.get(f"routers/{number}", {}), name, **look | {"mode": "lines"}))
-        series.append(line(run.numbers.get(f"routers/{number}/worst", {}), name, "worst layer", **look | _WORST))
+        series.append(line(run.numbers.get(number, {}), name, **look | {"mode": "lines"}))
+        series.append(line(run.numbers.get(f"{number}/worst", {}), name, "worst layer", **look | _WORST))
     kind = ALARMS.get(alarm)
     limit = f"alarm {'above' if kind.above else 'below'} {kind.limit:g}" if kind is not None else ""
     far = _is_far_apart(series)
