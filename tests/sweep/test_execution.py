@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -28,7 +26,6 @@ from mssp.sweep.execution import Job, Local, giving_back_on_error, naming, plan_
 from mssp.sweep.trial import Trial, in_chunks
 
 CPU = torch.device("cpu")
-WIDTHS = ("16", "32", "48", "64", "80", "96")
 
 
 def trials(widths: Sequence[int] = (16, 32), seeds: int = 2) -> list[Trial]:
@@ -69,37 +66,6 @@ def same(first: Path, second: Path, name: str) -> bool:
         for curve, numbers in curves.items():
             np.testing.assert_array_equal(numbers, other[2][curve])
     return True
-
-
-@pytest.mark.slow
-def test_a_sweep_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    flags = ["--widths", *WIDTHS, "--steps", "150", "--seeds", "2", "--lr-points", "3", "--multipliers", "ones"]
-    command = [sys.executable, "-m", "mssp", "sweep", "--device", "cpu", "--optimizer", "adam", *flags]
-    killed, whole = tmp_path / "killed.sqlite", tmp_path / "whole.sqlite"
-    name = "sweep clusters, 150 steps of 50, float32"
-    for enough in (1, 30):
-        process = subprocess.Popen([*command, "--store", str(killed)], stdout=subprocess.DEVNULL)
-        while process.poll() is None and done(killed, name) < enough:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "it ended before it could be killed"
-    before = done(killed, name)
-    runs = len(WIDTHS) * 2 * 3 * 2
-    assert 30 <= before < runs
-    for path in (killed, whole):
-        subprocess.run([*command, "--store", str(path)], stdout=subprocess.DEVNULL, check=True)
-    assert done(killed, name) == runs
-    assert same(killed, whole, name)
-
-
-def done(path: Path, name: str) -> int:
-    if not path.exists():
-        return 0
-    with Store(path) as store:
-        if name not in store.studies():
-            return 0
-        counts = store.open_study(name).counts()
-        return counts["done"] + counts["diverged"]
 
 
 def test_a_second_call_runs_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
