@@ -154,13 +154,16 @@ def test_the_layer_shown_runs() -> None:
 
 
 def test_the_models_shown_run() -> None:
-    gpt, replicas = snippets((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")
+    gpt, authors, replicas = snippets((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")
     tokens = torch.randint(256, (2, 64))
     names: dict[str, Any] = {"mssp": mssp, "torch": torch, "tokens": tokens, "following": tokens}
     exec(gpt, names)
     assert names["plan"].regime == "III"
     names["loss"].backward()
     names["optimizer"].step()
+    exec(authors, names)
+    attention_in = names["theirs"].parts["attention_in"]
+    assert (round(attention_in.lr, 4), round(attention_in.weight_decay, 9)) == (0.0039, 0.2)
     names = {"torch": torch, "x": torch.randn(7, 12), "labels": torch.randint(3, (7,))}
     exec(replicas, names)
     assert names["acts"]["blocks.0.router"].shape == (5, 7, 4)
