@@ -30,7 +30,8 @@ class Model(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(50, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.head = nn.Linear(WIDTH, 50, bias=bias)
+        self.head = nn.Linear(WIDTH, 50, bias=False)
+        self.shift = nn.Linear(WIDTH, 3, bias=False) if bias else None
 
 
 def with_bias():

@@ -99,12 +99,12 @@ class Trainings:
         resume = ["--resume"] if (self._run(name) / "settings.json").exists() else ["--recipe", "tiny.toml"]
         several = ["-m", "torch.distributed.run", "--nproc-per-node", str(self._processes), "--master-port", "0"]
         launcher = several if self._processes > 1 else []
-        log = (self._folder / f"{name}.log").open("ab")
-        return subprocess.Popen(
-            [sys.executable, *launcher, "-m", "mssp", "train", *resume, "--out", name, "--device", "cpu"],
-            cwd=self._folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
-            start_new_session=True,
-        )  # fmt: skip
+        with (self._folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *launcher, "-m", "mssp", "train", *resume, "--out", name, "--device", "cpu"],
+                cwd=self._folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
 
     def _ended(self, name: str, code: int) -> None:
         if code:

@@ -97,7 +97,6 @@ def test_both_expert_implementations_are_seen_alike(family: str) -> None:
     torch.testing.assert_close(one.gates, other.gates)
 
 
-@pytest.mark.filterwarnings("ignore:experts start alike:mssp.PlanWarning")
 def test_a_class_without_flags_may_cut_off_what_its_experts_compute() -> None:
     config = transformers.CONFIG_MAPPING["step3p5"](hidden_size=4, n_routed_experts=2, moe_intermediate_size=2)
     stacks = experts.FusedExperts.of(Step3p7Experts(config, swiglu_limit=0.5), "experts")
@@ -105,6 +104,7 @@ def test_a_class_without_flags_may_cut_off_what_its_experts_compute() -> None:
     torch.testing.assert_close(stacks.hidden(pre), torch.tensor([[0.25, -0.142278 * 0.25]]), rtol=1e-4, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:experts start alike:mssp.PlanWarning")
 def test_a_monitor_sees_inside_stacked_experts() -> None:
     config = transformers.OlmoeConfig(**SIZES, **FAMILIES["olmoe"], num_key_value_heads=2, max_position_embeddings=8)
     model = transformers.AutoModelForCausalLM.from_config(config)

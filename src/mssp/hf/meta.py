@@ -62,11 +62,7 @@ def config_of(source: Any, like: nn.Module | None = None) -> Any:
         raise ValueError(f"a model's config must be an object, a mapping or the path of one, got {shown(source)}")
     entries = entries_of(source)
     _check_entries(entries)
-    from transformers import PreTrainedConfig
-
-    for key in entries:
-        if callable(getattr(PreTrainedConfig, str(key), None)):
-            raise ConfigError(f"{key} is a function of transformers' configs, and cannot be an entry of one")
+    _refuse_functions(source)
     if like is not None:
         return fitted_to(_built(type(text_config_of(like.config)), _sizes_in(entries)), like)
     from transformers import CONFIG_MAPPING
@@ -75,6 +71,17 @@ def config_of(source: Any, like: nn.Module | None = None) -> Any:
     if not isinstance(family, str) or family not in CONFIG_MAPPING:
         raise ConfigError(f"the config's model_type {family!r} is not one that transformers knows")
     return _of_text(_built(CONFIG_MAPPING[family], _sizes_in(with_own_numbers(source))))
+
+
+def _refuse_functions(entries: Mapping[str, Any]) -> None:
+    """Refuse entries that would take the place of a function of a config, in its parts too."""
+    from transformers import PreTrainedConfig
+
+    for key, value in entries.items():
+        if callable(getattr(PreTrainedConfig, str(key), None)):
+            raise ConfigError(f"{key} is a function of transformers' configs, and cannot be an entry of one")
+        if isinstance(value, Mapping):
+            _refuse_functions(value)
 
 
 def _sizes_in(entries: Mapping[str, Any]) -> dict[str, Any]:

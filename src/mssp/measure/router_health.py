@@ -41,7 +41,8 @@ from mssp.planning.rules import BIASES
 
 # Of the numbers of layers, which of them is the worst: the largest or the smallest.
 _WORST = {
-    "weights": max, "weights/bound": max, "logits": max, "spread": min, "z": max, "entropy": min, "sensitivity": min,
+    "weights": max, "weights over bound": max, "logits": max, "spread": min, "z": max, "entropy": min,
+    "sensitivity": min,
     "load": max, "starved": max, "apart": min,
 }  # fmt: skip
 _ENTRIES = 4096  # of each expert, by which distances are measured
@@ -200,7 +201,7 @@ class RouterHealth:
             seen_any = True
             layer["weights"] = weight
             if self._updates is not None:
-                layer["weights/bound"] = weight / max(self._bounds_after(index), 1e-30)
+                layer["weights over bound"] = weight / max(self._bounds_after(index), 1e-30)
             if loads:
                 if self._reach[index] >= SETTLED and step >= KINDS["dead"].after:
                     self._seen[index].append((tokens * router.sums.active, loads))
@@ -267,8 +268,8 @@ class RouterHealth:
                 "z": math.sqrt(layer["z"]) - math.log(count) if layer["z"] >= 0 else math.nan,
                 "saturated": layer["sensitivity"],
             }
-            if "weights/bound" in layer:
-                values["weights"] = layer["weights/bound"]
+            if "weights over bound" in layer:
+                values["weights"] = layer["weights over bound"]
             if active > 1:
                 values["collapsed"] = math.exp(layer["entropy"] * math.log(max(count, 2))) - 1
             for kind, value in values.items():
@@ -292,7 +293,7 @@ class RouterHealth:
             return _of_rate(update), KINDS["rate"].remedy
         if update is not None and update.decay < 0:
             return "the decay of the router's weights is negative", "set weight_decay as the plan has it"
-        if layer.get("weights/bound", 0.0) > KINDS["weights"].limit:
+        if layer.get("weights over bound", 0.0) > KINDS["weights"].limit:
             return KINDS["weights"].cause, KINDS["weights"].remedy
         multiplier = self._plan.lr_mult.get("router", 1.0)
         if multiplier > 1:

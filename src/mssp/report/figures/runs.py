@@ -26,7 +26,7 @@ _HEALTH = {
     "how much gates follow logits": ("routers/sensitivity", "saturated"),
     "z-loss": ("routers/z", ""),
     "size of weights": ("routers/weights", ""),
-    "weights over what the plan allows": ("routers/weights/bound", "weights"),
+    "weights over what the plan allows": ("routers/weights over bound", "weights"),
     "how far experts are apart": ("routers/apart", "experts alike"),
 }
 # Panels of speed: their headings, the number of each, and what it is multiplied by.
