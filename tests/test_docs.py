@@ -49,6 +49,7 @@ SMALL = {
     "tune": "--width 16 --points 1 --broad-points 2 --lr-points 2 --steps 5 --validation 50 --confirm 2 --device cpu",
     "dmft": "--steps 3 --samples 400 --solves 2 --seeds 2 --device cpu",
     "sweep": "--widths 16 32 --lr-points 2 --steps 5 --validation 50 --seeds 2 --device cpu",
+    "train": "--steps 3 --warmup 1 --tokens-per-step 256 --validation 2 --device cpu",
 }
 FAILS = ("check",)  # commands whose exit code is a verdict, of which such sizes make nothing
 

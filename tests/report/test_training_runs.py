@@ -11,6 +11,7 @@ from mssp.report import read, report
 from mssp.report.page.document import Cell, Table, Words, charts
 from mssp.report.sections import sections, summary
 from tests.report.training_logs import LINES, START, kept, step, text
+from tests.train.runs import training_in
 
 
 def test_a_page_of_two_runs(tmp_path: Path) -> None:
@@ -37,11 +38,19 @@ def test_a_page_of_two_runs(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [row.cells[:2] for row in tables["environments"].rows] == [["first", "cpu"], ["first, from step 2", "cuda"]]
     assert [chart.name for chart in charts(block for blocks in shown.values() for block in blocks)] == [
-        "loss", "gradients", "rates", "routers-health", "updates", "sizes-single", "sizes-1", "sizes-2", "speed-chart"
+        "loss", "gradients", "rates", "routers-health", "loads-1", "updates", "sizes-single", "sizes-1", "sizes-2",
+        "speed-chart",
     ]  # fmt: skip
     page = report(contents, "Runs")
     assert report(contents, "Runs") == page
     assert '<section id="alarms"' in page
+
+
+def test_a_page_of_what_train_writes(tmp_path: Path) -> None:
+    """The log of a real run, with all that is watched."""
+    training_in(tmp_path / "real").run()
+    shown = {section.name for section in sections(read([tmp_path / "real"]))}
+    assert shown == {"training", "health", "sizes", "speed", "environment"}
 
 
 def test_a_run_that_goes_on_is_shown_with_a_note(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def sizes(number: int, **values: float | None) -> Line:
 
 LINES: tuple[Line, ...] = (
     START,
-    step(1, 5.5, routers={**_WATCHED, "step/router": 1.0}),
+    step(1, 5.5, routers={**_WATCHED, "step/router": 1.0}, loads={"blocks.0": [0.5, 0.25, 0.125, 0.125, 0.0]}),
     sizes(0),
     step(2, None),
     sizes(2, **{"backward/A4": 0.25, "backward/A4.2": 0.125, "router/load": 2.5}),

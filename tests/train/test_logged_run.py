@@ -24,6 +24,7 @@ def test_what_a_log_holds(tmp_path: Path) -> None:
     assert run.numbers["lr/router"] == {1: 0.0005, 2: 0.001, 3: 0.0015, 4: 0.002}
     assert run.numbers["routers/load"] == {1: 3.0, 3: 2.0}
     assert run.numbers["probe/loss"] == {0: 5.0, 2: 5.0}
+    assert run.loads == {"blocks.0": {1: [0.5, 0.25, 0.125, 0.125, 0.0]}}
     assert run.validation == {2: 4.5, 4: 3.25}
     assert {name: curve for name, curve in run.sizes.items() if name.of == "router"} == {
         "effective/router": {0: 0.0, 2: 0.2}
@@ -98,6 +99,9 @@ def changed(number: int, **entries: Any) -> str:
         (changed(2, lr=[0.1]), "line 2: lr must be an object, got"),
         (changed(2, lr={"a/b": 0.1}), "line 2: 'effective/a/b' is not the name of a quantity"),
         (changed(2, routers={"loads": 1.0}), "line 2: 'loads' is no number about routers or updates"),
+        (changed(2, loads={"a": 0.5}), "line 2: loads of 'a' must be a list of numbers, got 0.5"),
+        (changed(2, loads={"a": [0.5, "b"]}), "line 2: loads of 'a' must be a list of numbers, got [0.5, 'b']"),
+        (changed(7, loads={"blocks.0": [1.0]}), "line 7: loads of 'blocks.0' must be of as many experts"),
         (changed(7, step=2), "line 7: step must be more than 2, which the line before has, got 2"),
         (changed(7, step=-1), "line 7: step must be a whole number from 0 on, got -1"),
         (changed(3, sizes={"effects/router": 1.0}), "line 3: 'effects/router' is not the name of a quantity"),

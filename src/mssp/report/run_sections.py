@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mssp.report.figure import Figure
-from mssp.report.figures.run_layers import rates_figure, sizes_figures, updates_figure
+from mssp.report.figures.run_layers import loads_figures, rates_figure, sizes_figures, updates_figure
 from mssp.report.figures.run_lines import Runs
 from mssp.report.figures.runs import (
     loss_figure,
@@ -123,8 +123,9 @@ def alarm_blocks(runs: Runs) -> list[Block]:
 
 
 def router_blocks(runs: Runs) -> list[Block]:
-    """The health of the routers, and the sizes of updates."""
-    return [*_chart(routers_figure(runs), "routers-health"), *_chart(updates_figure(runs), "updates")]
+    """The health of the routers, the loads of experts, and the sizes of updates."""
+    loads = [Chart(figure, f"loads-{number}") for number, figure in enumerate(loads_figures(runs).values(), 1)]
+    return [*_chart(routers_figure(runs), "routers-health"), *loads, *_chart(updates_figure(runs), "updates")]
 
 
 def size_blocks(runs: Runs) -> list[Block]:

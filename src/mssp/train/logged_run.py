@@ -50,6 +50,7 @@ class LoggedRun:
         numbers: of every step, such as ``loss``, ``norm``, ``lr/router``, ``routers/load`` and ``step/router``.
         validation: losses.
         sizes: of the terms that were measured.
+        loads: of every expert, by layer and step, as shares of the tokens' choices.
         speed: numbers about the machine, such as ``tokens_per_second``.
         starts: where the run was started and went on, each with its step.
         notes: what a reader should know of the log itself.
@@ -64,6 +65,7 @@ class LoggedRun:
     numbers: dict[str, Curve] = field(default_factory=dict)
     validation: Curve = field(default_factory=dict)
     sizes: dict[Quantity, Curve] = field(default_factory=dict)
+    loads: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     speed: dict[str, Curve] = field(default_factory=dict)
     alarms: list[LoggedAlarm] = field(default_factory=list)
     starts: list[Mapping[str, Any]] = field(default_factory=list)
@@ -181,6 +183,8 @@ class _Reader:
                 self._keep({f"lr/{group}": rate for group, rate in rates.items()}, step)
             elif name == "routers":
                 self._watched(_object(line, "routers"), step)
+            elif name == "loads":
+                self._loads(_object(line, "loads"), step)
             elif name not in ("kind", "step"):
                 self._keep({name: value}, step)
 
@@ -196,6 +200,15 @@ class _Reader:
             elif not name.startswith(_ROUTERS):
                 raise ValueError(f"{shown(name)} is no number about routers or updates")
         self._keep(numbers, step)
+
+    def _loads(self, loads: Mapping[str, Any], step: int) -> None:
+        for layer, shares in loads.items():
+            if not isinstance(shares, list) or not shares or not all(map(_is_number, shares)):
+                raise ValueError(f"loads of {shown(layer)} must be a list of numbers, got {shown(shares)}")
+            of_layer = self._run.loads.setdefault(layer, {})
+            if any(len(shares) != len(before) for before in list(of_layer.values())[:1]):
+                raise ValueError(f"loads of {shown(layer)} must be of as many experts as before, got {len(shares)}")
+            of_layer[step] = [float(share) for share in shares]
 
     def _validation(self, line: Mapping[str, Any]) -> None:
         self._run.validation[self._next_step(line, "validation")] = _number(line, "loss")
@@ -284,9 +297,13 @@ def _number(entries: Mapping[str, Any], name: str) -> float | None:
     value = _entry(entries, name)
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not _is_number(value):
         raise ValueError(f"{name} must be a number or null, got {shown(value)}")
     return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _object(entries: Mapping[str, Any], name: str) -> Mapping[str, Any]:

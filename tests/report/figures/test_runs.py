@@ -8,7 +8,7 @@ import pytest
 
 from mssp.report.figure import DASHED
 from mssp.report.figure_data import csv_of
-from mssp.report.figures.run_layers import rates_figure, sizes_figures, updates_figure
+from mssp.report.figures.run_layers import loads_figures, rates_figure, sizes_figures, updates_figure
 from mssp.report.figures.run_lines import MOST_POINTS, Runs, thinned
 from mssp.report.figures.runs import loss_figure, norms_figure, routers_figure, single_sizes_figure, speed_figure
 from mssp.report.page.document import page_of
@@ -97,6 +97,19 @@ def test_updates_and_measured_sizes_by_layer(two: Runs) -> None:
     assert {panel.heading: [[*line.y] for line in panel.series] for panel in single.panels} == {
         "features/delta": [[0.0, 1.0]], "router/load": [[2.5]]
     }  # fmt: skip
+
+
+def test_loads_from_the_fullest_expert_to_the_emptiest(two: Runs) -> None:
+    figures = loads_figures(two)
+    assert list(figures) == ["first"]
+    (panel,) = figures["first"].panels
+    assert {line.name: [*line.y] for line in panel.series} == {  # of five experts a fair load is a fifth
+        "fullest": [2.5], "upper quarter": [1.25], "median": [0.625], "lower quarter": [0.625], "emptiest": [0.0]
+    }  # fmt: skip
+    deep = LoggedRun(Path("run.jsonl"), loads={f"blocks.{layer}": {1: [0.5, 0.5]} for layer in range(25)})
+    (figure,) = loads_figures({"deep": deep}).values()
+    assert headings(figure) == [f"blocks.{layer}" for layer in range(0, 25, 3)]
+    assert "One of 3 of the 25 layers is shown." in figure.description
 
 
 def test_speed_of_what_was_measured(two: Runs) -> None:

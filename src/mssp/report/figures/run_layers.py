@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from mssp.measure.alarms import KINDS as ALARMS
 from mssp.measure.quantities import EFFECTIVE, KINDS, Kind, Quantity, sections
-from mssp.report.figure import Figure, Json, Panel, Series
+from mssp.report.colours import INK, MUTED
+from mssp.report.figure import DASHED, DOTTED, Figure, Json, Panel, Series
 from mssp.report.figures.looks import LAYERS, RETURNS, SUMMANDS, looks_of
 from mssp.report.figures.run_lines import GROUPS, Runs, figure_of, heading_of, last_step, line, panel
 from mssp.train.logged_run import Curve, LoggedRun
 
+_MOST_LAYERS = 12  # of a figure of loads
 _MOST_GROUPS = 5  # that a legend names in one entry
 
 
@@ -52,6 +54,46 @@ def _rate_lines(curves: Mapping[str, Curve]) -> list[Series]:
         look = looks[roles[groups[0]]] | {"legend": GROUPS, "rank": rank, "mode": "lines"}
         lines.append(line(dict(points), **look | {"name": names + more}))
     return lines
+
+
+# Which of a layer's experts are drawn, by their place from the emptiest, 0, to the fullest, 1, and how they look.
+_PLACES: Mapping[str, tuple[float, Json]] = {
+    "fullest": (1.0, {"colour": "#d55e00|#f07a2e"}),
+    "upper quarter": (0.75, {"colour": MUTED, "dash": DASHED, "width": 1.5}),
+    "median": (0.5, {"colour": INK}),
+    "lower quarter": (0.25, {"colour": MUTED, "dash": DOTTED, "width": 1.5}),
+    "emptiest": (0.0, {"colour": "#0072b2|#4f86e8"}),
+}
+
+
+def loads_figures(runs: Runs) -> dict[str, Figure]:
+    """The loads of experts over a fair one, by run: a panel for each layer, from the fullest expert to the emptiest."""
+    figures = {}
+    for name, run in runs.items():
+        step = max(1, -(-len(run.loads) // _MOST_LAYERS))
+        layers = list(run.loads)[::step]
+        panels = [_loads_panel(layer, run.loads[layer]) for layer in layers]
+        if not panels:
+            continue
+        left_out = f"One of {step} of the {len(run.loads)} layers is shown." if step > 1 else ""
+        figures[name] = figure_of(
+            {name: run},
+            f"Loads of experts{f': {name}' if len(runs) > 1 else ''}",
+            "the loads of the experts of each layer, over a fair one, from the fullest expert to the emptiest,",
+            left_out,
+            panels,
+            columns=2,
+            height=200,
+        )
+    return figures
+
+
+def _loads_panel(layer: str, loads: Mapping[int, Sequence[float]]) -> Panel:
+    lines = []
+    for rank, (name, (place, look)) in enumerate(_PLACES.items()):
+        curve: Curve = {step: sorted(of)[round(place * (len(of) - 1))] * len(of) for step, of in loads.items()}
+        lines.append(line(curve, name, legend=GROUPS, rank=rank, **{"mode": "lines"} | look))
+    return panel(layer, lines, look={"rangemode": "tozero"})
 
 
 def updates_figure(runs: Runs) -> Figure | None:
