@@ -26,16 +26,15 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, bias=False):
+    def __init__(self, own=False):
         super().__init__()
         self.embed = nn.Embedding(50, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.head = nn.Linear(WIDTH, 50, bias=False)
-        self.shift = nn.Linear(WIDTH, 3, bias=False) if bias else None
+        self.head, self.own = nn.Linear(WIDTH, 50, bias=False), nn.Parameter(torch.ones(3, 7)) if own else None
 
 
-def with_bias():
-    return Model(bias=True)
+def with_its_own():
+    return Model(own=True)
 
 
 def on_meta():
@@ -109,7 +108,7 @@ def test_a_package_in_the_working_folder(folder: Path, capsys: pytest.CaptureFix
 
 
 def test_what_is_left_to_decide_is_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = said(capsys, "../model.py:with_bias")
+    code, out, err = said(capsys, "../model.py:with_its_own")
     assert (code, err) == (0, "building\nmssp: 1 line needs a decision, of 5: marked DECIDE\n")
     assert out.count("DECIDE") == 1
 
@@ -140,7 +139,7 @@ WHAT = "a function or a class that is called without arguments and gives a torch
         ("../sizes.py:build", f"../sizes.py has no 'build': name {WHAT}"),
         (
             "../model.py:build",
-            f"../model.py has no 'build': name {WHAT}; it has Block, Model, with_bias, on_meta, of_width, failing, "
+            f"../model.py has no 'build': name {WHAT}; it has Block, Model, with_its_own, on_meta, of_width, failing, "
             "leaving, no_module, ready",
         ),
         ("../model.py:of_width", f"of_width of ../model.py needs width, depth: name {WHAT}"),
