@@ -63,6 +63,6 @@ def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "trackio", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(ValueError, match=r"^--track trackio needs the package trackio: pip install trackio$"):
         sinks(["trackio"], tmp_path, {})
