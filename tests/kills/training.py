@@ -97,7 +97,7 @@ class Trainings:
 
     def _started(self, name: str) -> subprocess.Popen[bytes]:
         resume = ["--resume"] if (self._run(name) / "settings.json").exists() else ["--recipe", "tiny.toml"]
-        several = ["-m", "torch.distributed.run", "--nproc-per-node", str(self._processes), "--master-port", "0"]
+        several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self._processes)]
         launcher = several if self._processes > 1 else []
         with (self._folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
