@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -163,6 +164,11 @@ class TrainCommand:
                 f"{ended.folder}: {ended.step} steps, validation loss {ended.validation:.4f} nats per token; "
                 f"mssp generate --checkpoint {ended.folder} goes on from here"
             )
+        if processes.several:
+            # All is saved and said by now, and threads of gloo sometimes abort a process that exits.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
         return 0
 
     def settings(self) -> RunSettings:

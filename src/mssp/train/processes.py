@@ -69,6 +69,7 @@ def joined_processes(device: torch.device) -> Iterator[Processes]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size())
+        dist.barrier()  # nobody leaves while another process still waits for its part of a sum
     finally:
         dist.destroy_process_group()
 
